@@ -1,0 +1,42 @@
+"""What the router says when it refuses: OpenAI-shaped bodies, reasons that metrics count, words for bad HTTP."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+
+REASONS = {s.value: s.phrase.encode() for s in HTTPStatus}
+
+#: Values of the label ``reason`` of exaserve_router_rejected_requests_total; nothing else appears there.
+REJECTION_REASONS = (
+    "schema", "unknown_model", "control_endpoint", "bad_http", "pipelining", "headers_too_large",
+    "body_too_large", "request_timeout", "upgrade_refused", "too_many_connections", "stopping",
+    "no_replica_ready", "capacity",
+)  # fmt: skip
+RETRY_AFTER_SECONDS = 2
+
+
+def body(message: str, kind: str, param: str | None, code: str) -> bytes:
+    return json.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}}).encode()
+
+
+def answer(
+    status: int, code: str, message: str, param: str | None, request_id: bytes, close: bool
+) -> bytes:  # fmt: skip
+    """A whole HTTP answer. 4xx are invalid_request_error, 5xx server_error, as OpenAI's clients expect."""
+    content = body(message, "server_error" if status >= 500 else "invalid_request_error", param, code)
+    return b"".join(
+        (
+            b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\n" % (status, REASONS.get(status, b"-")),
+            b"content-length: %d\r\nx-request-id: %s\r\n" % (len(content), request_id),
+            b"retry-after: %d\r\n" % RETRY_AFTER_SECONDS if status == 503 else b"",
+            b"connection: close\r\n\r\n" if close else b"\r\n",
+            content,
+        )
+    )
+
+
+def parser_words(error: Exception) -> str:
+    """llhttp's own message, without its internals."""
+    text = str(error).strip() or "it could not be parsed"
+    return f"the request is not valid HTTP/1.1: {text}"

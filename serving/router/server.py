@@ -1,0 +1,223 @@
+"""The router: ties clients, replicas, health and the admin API together and runs them.
+
+The data plane is one event loop (uvloop). Exchanges ask it for a replica; health tells it which are out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+import uvloop
+
+from serving.config import Router
+from serving.fleet.health import Health
+from serving.fleet.replica import Replica
+from serving.router.admin import AdminThread
+from serving.router.client import Client
+from serving.router.exchange import Exchange
+from serving.router.metrics import RouterCollector, RouterMetrics
+from serving.router.policies import least_work
+from serving.router.upstream import Upstream
+
+CONNECT_SECONDS = 2.0
+DRAIN_SECONDS = 10.0
+
+
+class CannotStart(Exception):
+    """What keeps the router from starting, in words."""
+
+
+class Server:
+    """State of the data plane. All of it is touched by the event loop's thread only, but read by the admin's."""
+
+    def __init__(self, settings: Router, replicas: Sequence[Replica]) -> None:
+        self.settings = settings
+        self.replicas = list(replicas)
+        self.metrics = RouterMetrics()
+        self.clients: set[Client] = set()
+        self.stopping = False
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.health = Health(settings, self.replicas, self._replica_out)
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    @property
+    def known_models(self) -> set[str]:
+        """Names that clients may ask for; empty as long as a replica's are unknown, and then any passes."""
+        names: set[str] = set()
+        for r in self.replicas:
+            if not r.models:
+                if r.in_rotation:
+                    return set()
+                continue
+            names.update(str(m.get("id")) for m in r.models)
+        return names
+
+    def collector(self) -> RouterCollector:
+        return RouterCollector(self.metrics, self.replicas, self.clients)  # type: ignore[arg-type]
+
+    # --- requests ---
+
+    def answer_locally(self, exchange: Exchange, method: bytes, path: bytes) -> bool:
+        """The few paths that are the router's own. False for all others."""
+        if method not in (b"GET", b"HEAD"):
+            return False
+        if path == b"/v1/models":
+            if not any(r.in_rotation for r in self.replicas):
+                return False
+            exchange.answer_json({"object": "list", "data": self._models()})
+            return True
+        if path == b"/health":
+            if any(r.in_rotation for r in self.replicas):
+                exchange.answer_json({"status": "ok"})
+            else:
+                self._reject_none_ready(exchange)
+            return True
+        return False
+
+    def _models(self) -> list[object]:
+        seen: dict[object, object] = {}
+        for r in self.replicas:
+            if r.in_rotation:
+                for m in r.models:
+                    seen.setdefault(m.get("id"), m)
+        return list(seen.values())
+
+    def dispatch(self, exchange: Exchange, fresh_on: Replica | None = None) -> None:
+        """Send the request to a replica; ``fresh_on``: to this one, over a new connection."""
+        s = self.settings
+        replica = fresh_on or least_work.choose(
+            self.replicas, exchange.tried, s.max_queue_depth, s.kv_cache_watermark
+        )
+        if replica is None:
+            self._reject(exchange)
+            return
+        exchange.assign(replica)
+        while replica.idle and fresh_on is None:
+            upstream: Upstream = replica.idle.pop()
+            if upstream.transport is not None and not upstream.transport.is_closing():
+                exchange.upstream = upstream
+                upstream.send(exchange, [exchange.head, exchange.body])
+                return
+        task = self.loop.create_task(self._connect(exchange, replica))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, exchange: Exchange, replica: Replica) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                transport, upstream = await self.loop.create_connection(
+                    lambda: Upstream(replica), replica.host, replica.port
+                )
+        except (OSError, TimeoutError) as e:
+            if exchange.replica is not replica or exchange.done:
+                return
+            # First this request's attempt, or health would fail it a second time.
+            exchange.attempt_failed(None, "refused", begun=False, stale=False)
+            if isinstance(e, ConnectionRefusedError):
+                self.health.refused(replica)
+            return
+        if exchange.replica is not replica or exchange.done:
+            transport.abort()  # the client went away, or the replica went out, while we connected
+            return
+        exchange.upstream = upstream
+        upstream.send(exchange, [exchange.head, exchange.body])
+
+    def _reject(self, exchange: Exchange) -> None:
+        tried = exchange.tried
+        if tried:
+            names = ", ".join(r.name for r in tried)
+            self.metrics.reject("no_replica_ready")
+            exchange.reject(
+                502, "replica_failed", f"{names} failed before it answered and no other may take the request"
+            )
+        elif any(r.in_rotation for r in self.replicas):
+            self.metrics.reject("capacity")
+            exchange.reject(
+                503,
+                "capacity",
+                "every replica is above kv_cache_watermark or max_queue_depth; try again shortly",
+            )
+        else:
+            self._reject_none_ready(exchange)
+
+    def _reject_none_ready(self, exchange: Exchange) -> None:
+        why = "; ".join(f"{r.name} is {r.state} ({r.reason})" for r in self.replicas[:4])
+        self.metrics.reject("no_replica_ready")
+        exchange.reject(503, "no_replica_ready", f"no replica is ready: {why}")
+
+    def _replica_out(self, replica: Replica, reason: str) -> None:
+        for upstream in list(replica.idle):
+            upstream.abort()
+        replica.idle.clear()
+        for exchange in list(replica.attempts):
+            exchange.fail_attempt(reason)
+
+    # --- life ---
+
+    async def drain(self) -> None:
+        """No new requests; open ones may end within DRAIN_SECONDS."""
+        self.stopping = True
+        end = time.monotonic() + DRAIN_SECONDS
+        for client in list(self.clients):
+            if client.exchange is None and not client.started and client.transport is not None:
+                client.transport.close()
+        while any(c.exchange is not None for c in self.clients) and time.monotonic() < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        for client in list(self.clients):
+            client.abort()
+
+
+async def _serve(settings: Router, replicas: Sequence[Replica]) -> None:
+    server = Server(settings, replicas)
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        listener = await loop.create_server(
+            lambda: Client(server), settings.host, settings.port, backlog=4096
+        )
+    except OSError as e:
+        raise CannotStart(
+            f"could not listen on {settings.host}:{settings.port}: {e.strerror} (router.port, --port)"
+        ) from e
+    admin = AdminThread(server, settings.admin_host, settings.admin_port)
+    admin.start()
+    server.health.start()
+    while not admin.server.started and admin.is_alive():  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    if not admin.server.started:
+        raise CannotStart(f"{admin.failed} (router.admin_port, --admin-port)")
+    print(
+        f"router on http://{settings.host}:{settings.port}, admin API on "
+        f"http://{settings.admin_host}:{settings.admin_port}, {len(replicas)} replicas",
+        flush=True,
+    )
+    await stop.wait()
+    print("stopping: open answers may end", flush=True)
+    listener.close()
+    await server.drain()
+    await server.health.stop()
+    admin.stop()
+
+
+def run(settings: Router, replicas: Sequence[Replica]) -> None:
+    """Serve until SIGTERM or SIGINT. Raises CannotStart."""
+    _raise_file_limit()
+    uvloop.run(_serve(settings, replicas))
+
+
+def _raise_file_limit() -> None:
+    """Two sockets a stream: the usual 1,024 files are gone at 500 streams."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as e:
+            print(f"could not raise the limit of open files above {soft}: {e}", file=sys.stderr)

@@ -1,0 +1,126 @@
+"""A router in this process, in front of fake replicas; raw clients for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from serving.config import Router
+from serving.fleet.discovery import static
+from serving.router.client import Client
+from serving.router.server import Server
+from tests.fakes import FakeEngine
+
+FAST: dict[str, Any] = {
+    "health_check_interval": 0.3,
+    "probe_timeout": 0.5,
+    "silence_timeout": 0.6,
+    "load_interval": 0.1,
+    "request_timeout": 0.5,
+}
+
+
+class Running:
+    def __init__(self, server: Server, port: int, engines: list[FakeEngine]) -> None:
+        self.server = server
+        self.port = port
+        self.engines = engines
+
+    def replica(self, i: int = 0) -> Any:
+        return self.server.replicas[i]
+
+    async def raw(self, data: bytes, timeout: float = 10) -> bytes:
+        """Send these bytes, read until the router closes (or has answered and idles)."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(data)
+            return await asyncio.wait_for(read_answer(reader), timeout)
+        finally:
+            writer.transport.abort()
+
+    async def post(
+        self, body: Any, path: str = "/v1/chat/completions", extra: str = ""
+    ) -> tuple[int, bytes, bytes]:
+        """(status, head, body) of a POST."""
+        answer = await self.raw(request(body, path, extra))
+        head, _, content = answer.partition(b"\r\n\r\n")
+        return int(head.split()[1]), head.lower(), content
+
+
+def request(body: Any, path: str = "/v1/chat/completions", extra: str = "", method: str = "POST") -> bytes:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = f"{method} {path} HTTP/1.1\r\nhost: x\r\n{extra}content-length: {len(raw)}\r\n\r\n"
+    return head.encode() + raw
+
+
+async def read_answer(reader: asyncio.StreamReader) -> bytes:
+    """One answer, whole, framed by Content-Length, chunks or close."""
+    head = b""
+    while not head or head.startswith(b"HTTP/1.1 100"):
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError as e:
+            return e.partial
+    lower = head.lower()
+    if b"transfer-encoding: chunked" in lower:
+        body = b""
+        try:
+            while not body.endswith(b"0\r\n\r\n"):
+                size = await reader.readline()
+                body += size + await reader.readexactly(int(size, 16) + 2)
+        except (asyncio.IncompleteReadError, ValueError) as e:
+            body += getattr(e, "partial", b"")
+        return head + body
+    if b"content-length:" in lower:
+        n = int(lower.split(b"content-length:")[1].split(b"\r\n")[0])
+        try:
+            return head + await reader.readexactly(n)
+        except asyncio.IncompleteReadError as e:
+            return head + e.partial
+    return head + await reader.read()
+
+
+@asynccontextmanager
+async def router(*engines: FakeEngine, wait: bool = True, **settings: Any) -> AsyncIterator[Running]:
+    for e in engines:
+        if not e.port:
+            await e.start()
+    replicas = [static.parse(f"r{i}={e.url}") for i, e in enumerate(engines)]
+    server = Server(Router(**(FAST | settings)), replicas)
+    listener = await asyncio.get_running_loop().create_server(lambda: Client(server), "127.0.0.1", 0)
+    server.health.start()
+    running = Running(server, listener.sockets[0].getsockname()[1], list(engines))
+    try:
+        if wait:
+            await until(lambda: all(r.state == "ready" for r in replicas))
+        yield running
+    finally:
+        listener.close()
+        await server.health.stop()
+        for c in list(server.clients):
+            c.abort()
+        for e in engines:
+            await e.kill()
+
+
+async def until(condition: Callable[[], Any], seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Decorator: the coroutine as a plain test."""
+
+    def plain() -> None:
+        asyncio.run(asyncio.wait_for(test(), 60))
+
+    plain.__name__ = test.__name__
+    plain.__doc__ = test.__doc__
+    return plain
+
+
+Waits = Awaitable[None]
