@@ -1,0 +1,108 @@
+"""Reading a replica's load, naming replicas, choosing among many."""
+
+from __future__ import annotations
+
+import pytest
+
+from serving.fleet import load
+from serving.fleet.discovery import static
+from serving.fleet.load import Load
+from serving.fleet.replica import Replica
+from serving.router.policies import least_work
+
+PAGE = b"""# HELP vllm:num_requests_running x
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="a}b"} 3.0
+vllm:num_requests_waiting{engine="0",model_name="a}b"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 9.0
+vllm:kv_cache_usage_perc{engine="0",model_name="a}b"} 0.25
+vllm:prompt_tokens_total{engine="0",model_name="a}b"} 100.0
+vllm:generation_tokens_total{engine="0",model_name="a}b"} 1e+02
+"""
+
+
+def test_the_five_lines_of_a_vllm_page_are_read() -> None:
+    assert load.read(PAGE) == Load(running=3, waiting=2, kv_usage=0.25, tokens=200.0)
+
+
+def test_engines_on_one_page_are_summed_and_the_fullest_cache_counts() -> None:
+    second = PAGE.replace(b'engine="0"', b'engine="1"').replace(b"} 0.25", b"} 0.5")
+    assert load.read(PAGE + second) == Load(running=6, waiting=4, kv_usage=0.5, tokens=400.0)
+
+
+@pytest.mark.parametrize(
+    "page", [b"", b"\n", b"\nvllm:num_requests_running{", b"\nvllm:num_requests_running{} NaN", b"\xff"]
+)
+def test_what_a_page_does_not_say_is_unknown_not_zero(page: bytes) -> None:
+    assert load.read(page) == Load(None, None, None, None)
+
+
+def test_a_last_line_without_newline_and_old_names_are_read() -> None:
+    assert load.read(b'\nvllm:gpu_cache_usage_perc{m="x"} 0.5').kv_usage == 0.5
+
+
+def test_replicas_are_named_by_hand_or_by_address() -> None:
+    a, b = static.parse_all(["http://127.0.0.1:8100", "b=http://gpu-1:9000/"])
+    assert (a.name, a.host, a.port) == ("127.0.0.1:8100", "127.0.0.1", 8100)
+    assert (b.name, b.host, b.port) == ("b", "gpu-1", 9000)
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        ([], "at least one"),
+        (["gpu-1:8000"], "http://HOST:PORT"),
+        (["https://gpu-1:8000"], "http://HOST:PORT"),
+        (["http://gpu-1:8000/v1"], "without a path"),
+        (["http://gpu-1:99999"], "1 to 65535"),
+        (["a=http://x:1", "a=http://x:2"], "name given twice: a"),
+        (["a=http://x:1", "b=http://x:1"], "url given twice"),
+    ],
+)
+def test_a_replica_that_can_t_be_understood_is_refused_with_the_cure(texts: list[str], words: str) -> None:
+    with pytest.raises(ValueError, match=r".") as e:
+        static.parse_all(texts)
+    assert words in str(e.value)
+
+
+def _fleet(n: int) -> list[Replica]:
+    replicas = [static.parse(f"r{i}=http://127.0.0.1:{10_000 + i}") for i in range(n)]
+    for r in replicas:
+        r.enter("ready", "")
+        r.running, r.waiting, r.kv_usage = 4, 0, 0.1
+    return replicas
+
+
+def test_the_least_loaded_of_a_small_fleet_is_chosen() -> None:
+    replicas = _fleet(12)
+    replicas[7].running = 1
+    assert {least_work.choose(replicas, [], 32, 0.85) for _ in range(20)} == {replicas[7]}
+
+
+def test_our_own_count_counts_when_the_engines_is_older() -> None:
+    replicas = _fleet(2)
+    replicas[0].attempts.update(range(5))
+    assert least_work.choose(replicas, [], 32, 0.85) is replicas[1]
+
+
+def test_a_degraded_replica_is_taken_only_when_the_others_have_much_more() -> None:
+    replicas = _fleet(2)
+    replicas[0].enter("degraded", "")
+    assert least_work.choose(replicas, [], 32, 0.85) is replicas[1]
+    replicas[1].running = 20
+    assert least_work.choose(replicas, [], 32, 0.85) is replicas[0]
+
+
+def test_equal_work_is_spread() -> None:
+    replicas = _fleet(4)
+    assert {least_work.choose(replicas, [], 32, 0.85) for _ in range(200)} == set(replicas)
+
+
+def test_the_one_ready_replica_of_3072_is_found() -> None:
+    replicas = _fleet(3072)
+    for r in replicas:
+        r.enter("down", "")
+    assert least_work.choose(replicas, [], 32, 0.85) is None
+    replicas[1234].enter("ready", "")
+    assert least_work.choose(replicas, [], 32, 0.85) is replicas[1234]
+    assert least_work.choose(replicas, [replicas[1234]], 32, 0.85) is None
