@@ -28,13 +28,16 @@ OnOut = Callable[[Replica, str], None]
 class Health:
     """Probes and watches ``replicas``; calls ``on_out(replica, reason)`` when one leaves the rotation.
 
-    ``reason`` is "refused", "down" or "frozen".
+    ``reason`` is "refused", "down" or "frozen". ``on_change()``: states or models may have changed.
     """
 
-    def __init__(self, settings: Router, replicas: Sequence[Replica], on_out: OnOut) -> None:
+    def __init__(
+        self, settings: Router, replicas: Sequence[Replica], on_out: OnOut, on_change: Callable[[], None]
+    ) -> None:
         self.settings = settings
         self.replicas = replicas
         self.on_out = on_out
+        self.on_change = on_change
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = {r: asyncio.Event() for r in replicas}  # set when it left the rotation: probe sooner
         self._asked: dict[Replica, float] = {}  # when the oldest unanswered load read was sent
@@ -62,6 +65,7 @@ class Health:
             replica.enter(state, why)
         if state == "down":
             replica.running = replica.waiting = replica.kv_usage = replica.tokens = None
+        self.on_change()
         self._wake[replica].set()
         if was_in or replica.attempts or replica.idle:
             self.on_out(replica, reason)
@@ -143,6 +147,7 @@ class Health:
             )
         else:
             replica.enter("ready", f"one token in {seconds * 1000:.0f} ms")
+        self.on_change()
 
     def _timed_out(self, replica: Replica, heard: int, tokens: float | None) -> None:
         limit = self.settings.probe_timeout

@@ -41,20 +41,28 @@ class Server:
         self.clients: set[Client] = set()
         self.stopping = False
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self.health = Health(settings, self.replicas, self._replica_out)
+        self.known_models: set[str] = set()
+        self.health = Health(settings, self.replicas, self._replica_out, self._fleet_changed)
         self._connecting: set[asyncio.Task[None]] = set()
 
-    @property
-    def known_models(self) -> set[str]:
-        """Names that clients may ask for; empty as long as a replica's are unknown, and then any passes."""
+    def _fleet_changed(self) -> None:
+        """``known_models``: what clients may ask for; empty while a replica's are unknown, and then any passes."""
         names: set[str] = set()
         for r in self.replicas:
-            if not r.models:
-                if r.in_rotation:
-                    return set()
-                continue
+            if r.in_rotation and not r.models:
+                self.known_models = set()
+                return
             names.update(str(m.get("id")) for m in r.models)
-        return names
+        self.known_models = names
+
+    async def expire_clients(self) -> None:
+        """Cuts clients that let their time run out, for as long as the router lives."""
+        pause = min(0.5, self.settings.request_timeout / 5)
+        while True:
+            await asyncio.sleep(pause)
+            now = self.loop.time()
+            for client in [c for c in self.clients if c.expires and c.expires < now]:
+                client.expired()
 
     def collector(self) -> RouterCollector:
         return RouterCollector(self.metrics, self.replicas, self.clients)  # type: ignore[arg-type]
@@ -188,6 +196,7 @@ async def _serve(settings: Router, replicas: Sequence[Replica]) -> None:
     admin = AdminThread(server, settings.admin_host, settings.admin_port)
     admin.start()
     server.health.start()
+    sweeper = asyncio.create_task(server.expire_clients())
     while not admin.server.started and admin.is_alive():  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     if not admin.server.started:
@@ -201,6 +210,7 @@ async def _serve(settings: Router, replicas: Sequence[Replica]) -> None:
     print("stopping: open answers may end", flush=True)
     listener.close()
     await server.drain()
+    sweeper.cancel()
     await server.health.stop()
     admin.stop()
 

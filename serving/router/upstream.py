@@ -33,11 +33,11 @@ class Upstream(asyncio.Protocol):
         self.replica = replica
         self.transport: asyncio.Transport | None = None
         self.exchange: Exchange | None = None
+        self.parser = httptools.HttpResponseParser(self)
         self.used = 0  # requests before this one: a failure then may just be a stale connection
         self._reset()
 
     def _reset(self) -> None:
-        self.parser = httptools.HttpResponseParser(self)
         self.headers: list[tuple[bytes, bytes]] = []
         self.held = b""
         self.head_done = False

@@ -92,6 +92,7 @@ async def router(*engines: FakeEngine, wait: bool = True, **settings: Any) -> As
     server = Server(Router(**(FAST | settings)), replicas)
     listener = await asyncio.get_running_loop().create_server(lambda: Client(server), "127.0.0.1", 0)
     server.health.start()
+    sweeper = asyncio.create_task(server.expire_clients())
     running = Running(server, listener.sockets[0].getsockname()[1], list(engines))
     try:
         if wait:
@@ -99,6 +100,7 @@ async def router(*engines: FakeEngine, wait: bool = True, **settings: Any) -> As
         yield running
     finally:
         listener.close()
+        sweeper.cancel()
         await server.health.stop()
         for c in list(server.clients):
             c.abort()
