@@ -1,0 +1,92 @@
+"""The experiments and the extension as Chaos Toolkit sees them: its own command, its own journal."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = sorted((ROOT / "chaos" / "experiments").glob("*.yaml"))
+
+
+def chaos(cwd: Path, *arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [Path(sys.executable).parent / "chaos", "--no-version-check", *arguments]
+    return subprocess.run(command, cwd=cwd, env=os.environ | env, capture_output=True, text=True, timeout=280)
+
+
+def test_discover_lists_every_action_and_probe_with_its_arguments(tmp_path: Path) -> None:
+    run = chaos(tmp_path, "discover", "--no-install", "exaserve")
+    assert run.returncode == 0, run.stderr
+    found = json.loads((tmp_path / "discovery.json").read_text())
+    assert found["extension"]["name"] == "exaserve"
+    activities = {a["name"]: a for a in found["activities"]}
+    assert {n for n, a in activities.items() if a["type"] == "action"} == {
+        *("freeze_replica", "kill_replica", "recover", "start_load", "stop_load", "thaw_replica")
+    }
+    assert [a["name"] for a in activities["kill_replica"]["arguments"]] == [
+        *("admin", "replica", "max_affected", "allow_last")
+    ]
+    assert all(a["doc"] for a in activities.values())
+    assert {"wait_for_alert", "error_ratio", "all_replicas_in_rotation"} <= set(activities)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda p: p.stem)
+def test_every_experiment_is_valid(experiment: Path, tmp_path: Path) -> None:
+    run = chaos(tmp_path, "validate", experiment)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda p: p.stem)
+def test_it_completes_without_deviation_on_a_stack_that_heals(
+    experiment: Path, make_stack: Any, tmp_path: Path
+) -> None:
+    stack = make_stack()
+    places = dict.fromkeys(
+        ("EXASERVE_ROUTER", "EXASERVE_ADMIN", "EXASERVE_PROMETHEUS", "EXASERVE_ALERTMANAGER"), stack.url
+    )
+    run = chaos(tmp_path, "run", experiment, **places)
+    journal = json.loads((tmp_path / "journal.json").read_text())
+    assert (journal["status"], journal["deviated"]) == ("completed", False), run.stderr
+    assert [a["activity"]["name"] for a in journal["run"] if a["status"] != "succeeded"] == [], run.stderr
+    assert journal["steady_states"]["after"]["steady_state_met"] is True
+    load = journal["rollbacks"][-1]["output"]
+    assert load["requests"] > 10
+    assert load["failed"] == load["cut"]
+    assert run.returncode == 0
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda p: p.stem)
+def test_it_touches_nothing_when_the_fleet_is_not_well_before(
+    experiment: Path, make_stack: Any, tmp_path: Path
+) -> None:
+    stack = make_stack(replicas=1)
+    places = dict.fromkeys(
+        ("EXASERVE_ROUTER", "EXASERVE_ADMIN", "EXASERVE_PROMETHEUS", "EXASERVE_ALERTMANAGER"), stack.url
+    )
+    chaos(tmp_path, "run", experiment, **places)
+    journal = json.loads((tmp_path / "journal.json").read_text())
+    assert journal["steady_states"]["before"]["steady_state_met"] is False
+    assert journal["run"] == []
+    assert stack.replicas["replica-0"].process.poll() is None
+
+
+def test_a_stack_that_does_not_heal_is_told_by_the_journal(make_stack: Any, tmp_path: Path) -> None:
+    stack = make_stack(restart=3600)
+    places = dict.fromkeys(
+        ("EXASERVE_ROUTER", "EXASERVE_ADMIN", "EXASERVE_PROMETHEUS", "EXASERVE_ALERTMANAGER"), stack.url
+    )
+    experiment = tmp_path / "crash.yaml"
+    text = (ROOT / "chaos" / "experiments" / "replica-crash.yaml").read_text()
+    experiment.write_text(text.replace("timeout: 120", "timeout: 2"))
+    chaos(tmp_path, "run", experiment, **places)
+    journal = json.loads((tmp_path / "journal.json").read_text())
+    assert journal["deviated"] is True
+    failed = [a["activity"]["name"] for a in journal["run"] if a["status"] == "failed"]
+    assert failed == ["seconds until it is back in rotation", "seconds until the alert is resolved"]
+    assert journal["rollbacks"][-1]["status"] == "succeeded"
