@@ -1,0 +1,128 @@
+"""The parts of the stack: how each is started, at which address it is, when it is ready.
+
+Starting, watching and restarting them is ``serving/supervisor.py``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+from serving import monitoring
+from serving.config import Config
+from serving.engines import Launch, command
+from serving.home import write_whole
+from serving.ports import reach
+
+
+@dataclass(frozen=True)
+class Part:
+    """One process of the stack.
+
+    kind: ``replica`` is ready when the router says so, ``service`` when ``ready_url`` answers 200.
+    launch: makes the command; called at every start.
+    address: base URL.
+    required: whether the stack is up only with it.
+    stop_rank: parts end in this order, those of one rank together; stop_seconds: how long each may take.
+    """
+
+    name: str
+    kind: Literal["replica", "service"]
+    launch: Callable[[], Launch]
+    address: str
+    ready_url: str = ""
+    required: bool = True
+    stop_rank: int = 2
+    stop_seconds: float = 5.0
+    cure: str = ""
+    port: int = 0
+
+
+def parts(config: Config, run: Path) -> list[Part]:
+    """Every part of the stack in the order in which they are started. Writes their configuration into ``run``.
+
+    Raises OSError if ``run`` can't be written, ValueError if the engine can't run this configuration here.
+    """
+    effective = run / "exaserve.yaml"
+    write_whole(effective, yaml.safe_dump(config.model_dump(), sort_keys=False))
+    host = reach(config.fleet.host)
+    replicas = []
+    for i in range(config.fleet.replicas_per_node):
+        port = config.fleet.first_port + i
+        launch = command(config, i, port)
+        replicas.append(
+            Part(
+                f"replica-{i}",
+                "replica",
+                lambda launch=launch: launch,  # type: ignore[misc]
+                f"http://{host}:{port}",
+                stop_rank=1,
+                stop_seconds=15.0,
+                cure="often too little memory (engine.kv_cache_memory, fleet.replicas_per_node) or a model.path "
+                "that the engine can't load",
+                port=port,
+            )
+        )
+    named = [f"--replica={part.name}={part.address}" for part in replicas]
+    return [*replicas, *_services(config, run, effective, named)]
+
+
+def _services(config: Config, run: Path, effective: Path, named: list[str]) -> list[Part]:
+    router, exporter, ports = config.router, config.exporter, config.monitoring
+    admin = f"http://{reach(router.admin_host)}:{router.admin_port}"
+    metrics = f"http://{reach(exporter.host)}:{exporter.port}"
+    router_argv = _own("router", *named, f"--config={effective}", f"--host={router.host}")
+    router_argv += [f"--port={router.port}", f"--admin-host={router.admin_host}"]
+    router_argv += [f"--admin-port={router.admin_port}"]
+    exporter_argv = _own("exporter", f"--host={exporter.host}", f"--port={exporter.port}", *named)
+    found = [
+        Part(
+            "router",
+            "service",
+            lambda: Launch(router_argv),
+            f"http://{reach(router.host)}:{router.port}",
+            f"{admin}/livez",
+            stop_rank=0,
+            stop_seconds=30.0,
+            port=router.port,
+        ),
+        Part("exporter", "service", lambda: Launch(exporter_argv), metrics, metrics, port=exporter.port),
+    ]
+    if not ports.enabled:
+        return found
+    for name, binary, argv, port in (
+        ("prometheus", monitoring.prometheus_binary(), monitoring.prometheus_argv, ports.prometheus_port),
+        (
+            "alertmanager",
+            monitoring.alertmanager_binary(),
+            monitoring.alertmanager_argv,
+            ports.alertmanager_port,
+        ),
+    ):
+        if binary is None:
+            continue
+        launch = Launch(argv(config, binary, run))
+        url = f"http://127.0.0.1:{port}"
+        found.append(
+            Part(
+                name,
+                "service",
+                lambda launch=launch: launch,  # type: ignore[misc]
+                url,
+                f"{url}/-/ready",
+                required=False,
+                stop_seconds=10.0,
+                port=port,
+            )
+        )
+    return found
+
+
+def _own(*arguments: str) -> list[str]:
+    """One of our own commands, by this very interpreter."""
+    return [sys.executable, "-m", "serving.cli", *arguments]

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Installs Debian's prometheus and prometheus-alertmanager where they are missing and root or
+# password-less sudo allows it. Never fails where it can't: it says what is missing and how to get it.
+# Debian's own services are neither started nor left enabled: ExaServe runs these programs itself.
+set -euo pipefail
+
+missing=()
+command -v prometheus >/dev/null && command -v promtool >/dev/null || missing+=(prometheus)
+{ command -v prometheus-alertmanager || command -v alertmanager; } >/dev/null && command -v amtool >/dev/null \
+  || missing+=(prometheus-alertmanager)
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+give_up() {
+  echo "tools: ${missing[*]} missing ($1). ExaServe goes on without. To get them:"
+  echo "  sudo apt-get install --no-install-recommends ${missing[*]}"
+  echo "or put prometheus, promtool, alertmanager and amtool on the PATH."
+  exit 0
+}
+
+command -v apt-get >/dev/null || give_up "no apt-get on this machine"
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  sudo -n true 2>/dev/null || give_up "neither root nor password-less sudo"
+  as_root=(sudo -n)
+fi
+
+echo "tools: installing ${missing[*]}"
+log=$(mktemp)
+policy=/usr/sbin/policy-rc.d
+made_policy=no
+clean_up() {
+  if [ "$made_policy" = yes ]; then "${as_root[@]}" rm -f "$policy"; fi
+  rm -f "$log"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+# 101 tells Debian's maintainer scripts not to start services. One that is there already stays as it is.
+if ! [ -e "$policy" ] && ! [ -L "$policy" ]; then
+  made_policy=yes
+  printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+  "${as_root[@]}" chmod 755 "$policy"
+fi
+
+apt() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=180 "$@" </dev/null >>"$log" 2>&1
+}
+if ! apt install -y --no-install-recommends "${missing[@]}"; then
+  # Most often the package lists are empty or old.
+  apt update && apt install -y --no-install-recommends "${missing[@]}" || {
+    tail -n 5 "$log"
+    give_up "apt-get failed, its last lines are above"
+  }
+fi
+if command -v systemctl >/dev/null && [ -d /run/systemd/system ]; then
+  "${as_root[@]}" systemctl disable --now "${missing[@]}" >/dev/null 2>&1 || true
+fi
+echo "tools: ${missing[*]} installed"

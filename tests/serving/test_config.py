@@ -1,0 +1,238 @@
+"""exaserve.yaml: what is accepted, and that every error names key, line and cure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from serving.config import Config, load, ports, to_schema
+from serving.config_errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+
+def errors(folder: Path, text: str | bytes) -> list[str]:
+    """The errors of a file, without its folder."""
+    path = folder / "exaserve.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    return [e.replace(f"{folder}/", "") for e in caught.value.errors]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            "router:\n  max_queue_depth: 0\n",
+            "exaserve.yaml:2: router.max_queue_depth: must be at least 1, not 0; default 32 (requests waiting on a "
+            "replica above which it gets no new one)",
+            id="below its range",
+        ),
+        pytest.param(
+            "router:\n  kv_cache_watermark: 1.5\n",
+            "exaserve.yaml:2: router.kv_cache_watermark: must be at most 1, not 1.5",
+            id="above",
+        ),
+        pytest.param(
+            "router:\n\n  port: yes\n", "exaserve.yaml:3: router.port: must be a whole number", id="bool"
+        ),
+        pytest.param(
+            "router: {probe_timeout: .nan}\n",
+            "exaserve.yaml:1: router.probe_timeout: must be a finite number",
+            id="nan",
+        ),
+        pytest.param(
+            "engine:\n  env:\n    OMP_NUM_THREADS: 1\n",
+            "exaserve.yaml:3: engine.env.OMP_NUM_THREADS: must be text (put it in quotes)",
+            id="a number in the environment",
+        ),
+        pytest.param(
+            "engine:\n  args:\n  - --a\n  - 3\n",
+            "exaserve.yaml:4: engine.args.1: must be text",
+            id="list item",
+        ),
+        pytest.param(
+            "router:\n  kv_watermark: 0.9\n",
+            "exaserve.yaml:2: router.kv_watermark: unknown key; did you mean kv_cache_watermark?",
+            id="unknown key",
+        ),
+        pytest.param(
+            "roter: {}\n", "exaserve.yaml:1: roter: unknown key; did you mean router?", id="section"
+        ),
+        pytest.param(
+            "fleet:\n  admin_port: 8001\n",
+            "exaserve.yaml:2: fleet.admin_port: unknown key here; did you mean router.admin_port?",
+            id="key of another section",
+        ),
+        pytest.param(
+            "router:\n  strategy: round_robin\n",
+            "exaserve.yaml:2: router.strategy: round_robin is not built yet; today: least_work",
+            id="value not built",
+        ),
+        pytest.param(
+            "fleet:\n  launcher: slurm\n",
+            "exaserve.yaml:2: fleet.launcher: slurm is not built yet; today: local",
+        ),
+        pytest.param(
+            "pools:\n  chat: {}\n",
+            "exaserve.yaml:1: pools: not built yet; today: one pool",
+            id="section not built",
+        ),
+        pytest.param(
+            "engine:\n  kind: vlm\n",
+            "exaserve.yaml:2: engine.kind: must be vllm or simulated, not 'vlm'; did you mean vllm?",
+            id="nearest value",
+        ),
+        pytest.param("model: 3\n", "exaserve.yaml:1: model: must be a section", id="no section"),
+        pytest.param("- 1\n", "exaserve.yaml:1: must be sections", id="a list"),
+        pytest.param(
+            "router:\n  port: 1\n  port: 2\n",
+            "exaserve.yaml:3: router.port is there twice, first in line 2",
+            id="duplicate",
+        ),
+        pytest.param("a: &x 1\nb: *x\n", "exaserve.yaml:2: aliases (*name) are not read", id="alias"),
+        pytest.param("router: {\n", "exaserve.yaml:2: not YAML: ", id="broken"),
+        pytest.param("a: 1\n---\nb: 2\n", "exaserve.yaml:2: not YAML: ", id="two documents"),
+        pytest.param(
+            "1: 2\n", "exaserve.yaml:1: keys are text; 1 is not (put it in quotes)", id="number as key"
+        ),
+        pytest.param("a: !!python/object:os.system x\n", "exaserve.yaml:1: not YAML: ", id="python tag"),
+        pytest.param("a: 2026-99-99\n", "exaserve.yaml: a value can't be read: ", id="no such date"),
+        pytest.param(b"ok: 1\n\xff\xfe: 2\n", "exaserve.yaml:2: not UTF-8 text", id="not text"),
+        pytest.param("a: \x00\n", "exaserve.yaml:1: not YAML: character U+0000 is not allowed", id="nul"),
+        pytest.param("[" * 5000, "exaserve.yaml: nested too deeply", id="deep"),
+        pytest.param(b"#" * (2**20 + 1), "exaserve.yaml: larger than 1048576 bytes", id="large"),
+        pytest.param(
+            "router:\n  port: 8001\n",
+            "exaserve.yaml:1: router.admin_port: port 8001 is also that of router.port; give one of them another",
+            id="ports collide",
+        ),
+        pytest.param(
+            "fleet:\n  replicas_per_node: 3\n  first_port: 9419\n",
+            "exaserve.yaml:3: fleet.first_port: port 9420 is also that of exporter.port",
+            id="a replica's port collides",
+        ),
+        pytest.param(
+            "fleet:\n  first_port: 65535\n",
+            "exaserve.yaml:2: fleet.first_port: 2 replicas from here pass port 65535; at most 65534",
+            id="past the last port",
+        ),
+        pytest.param(
+            "router:\n  silence_timeout: 10\n",
+            "exaserve.yaml:2: router.silence_timeout: must be below two health_check_intervals (10 s)",
+            id="silence longer than two probes",
+        ),
+        pytest.param(
+            "fleet:\n  restart_frozen_after: 2\n",
+            "exaserve.yaml:2: fleet.restart_frozen_after: must be above router.silence_timeout (4 s)",
+        ),
+        pytest.param(
+            "engine:\n  args: [--port=9]\n",
+            "exaserve.yaml:2: engine.args: --port is set by fleet.first_port; set it there",
+            id="an argument that we set",
+        ),
+    ],
+)
+def test_error_names_place_key_and_cure(tmp_path: Path, text: str | bytes, expected: str) -> None:
+    found = errors(tmp_path, text)
+    assert len(found) == 1
+    assert found[0].startswith(expected)
+
+
+def test_every_error_is_reported_at_once(tmp_path: Path) -> None:
+    text = "router:\n  port: 0\n  nonsense: 1\nmodel:\n  max_model_len: 1\n"
+    assert [e.split(":")[1] for e in errors(tmp_path, text)] == ["2", "3", "5"]
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: can't be read: No such file"):
+        load(tmp_path / "nowhere.yaml")
+
+
+def test_an_option_is_named_in_place_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, {"fleet.replicas_per_node": (0, "--replicas")})
+    assert caught.value.errors[0].startswith("--replicas: fleet.replicas_per_node: must be at least 1, not 0")
+
+
+def test_an_option_wins_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "exaserve.yaml"
+    path.write_text("router: {port: 1234, admin_port: 1235}\n")
+    config = load(path, {"router.port": (4321, "--port")})
+    assert (config.router.port, config.router.admin_port) == (4321, 1235)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "router:\n  # port: 1\nmodel: {}\n"])
+def test_empty_file_and_sections_mean_the_defaults(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "exaserve.yaml"
+    path.write_text(text)
+    assert load(path) == Config()
+
+
+def test_without_a_file_the_one_here_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load() == Config()
+    Path("exaserve.yaml").write_text("router: {port: 4000}\n")
+    assert load().router.port == 4000
+
+
+def test_model_path_is_taken_from_the_files_folder(tmp_path: Path) -> None:
+    path = tmp_path / "exaserve.yaml"
+    path.write_text("model: {path: models/mine}\n")
+    assert load(path).model.path == str(tmp_path / "models" / "mine")
+
+
+def test_the_commented_default_has_every_key_with_its_default() -> None:
+    shown = yaml.safe_load((ROOT / "exaserve.yaml").read_text())
+    assert keys(shown) == sorted(model_keys(Config))
+    assert load(ROOT / "exaserve.yaml") == Config()
+
+
+def test_the_commented_default_says_something_about_every_key() -> None:
+    lines = (ROOT / "exaserve.yaml").read_text().splitlines()
+    silent = {
+        "replicas_per_node",
+        "host",
+        "port",
+        "admin_host",
+        "enabled",
+        "prometheus_port",
+        "alertmanager_port",
+    }
+    for line in lines:
+        key = line.strip().partition(":")[0]
+        if line.startswith("  ") and key not in silent | {"scrape_interval"}:
+            assert "#" in line, line
+
+
+def test_schema_names_every_section() -> None:
+    assert set(to_schema()["properties"]) == set(Config.model_fields)
+
+
+def test_ports_lists_each_part_with_its_key() -> None:
+    config = load(None, {"monitoring.enabled": (False, "x"), "fleet.first_port": (7000, "x")})
+    assert ports(config) == {
+        "router.port": 8000,
+        "router.admin_port": 8001,
+        "exporter.port": 9420,
+        "fleet.first_port": 7000,
+        "fleet.first_port + 1": 7001,
+    }
+
+
+def keys(shown: dict[str, Any]) -> list[str]:
+    return sorted(f"{section}.{key}" for section, inner in shown.items() for key in inner)
+
+
+def model_keys(model: type[BaseModel]) -> list[str]:
+    found = []
+    for section, outer in model.model_fields.items():
+        assert isinstance(outer.annotation, type)
+        assert issubclass(outer.annotation, BaseModel)
+        found += [f"{section}.{key}" for key in outer.annotation.model_fields]
+    return found

@@ -1,0 +1,224 @@
+"""The supervisor with small shell commands as parts: restarts, back-off, a failed start, the end in order."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from serving.config import Fleet
+from serving.engines import Launch
+from serving.launch.local import identity
+from serving.parts import Part
+from serving.record import Record
+from serving.supervisor import StartError, Supervisor, said
+
+#: Listens on the port it is given; has no HTTP to speak.
+LISTENER = "import socket,sys,time; s=socket.create_server(('127.0.0.1',int(sys.argv[1]))); time.sleep(1000)"
+
+
+class FakeRouter:
+    """Answers /fleet with ``states`` and anything else with 200."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, str] = {}
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                fleet = [{"name": n, "state": s, "reason": "why"} for n, s in outer.states.items()]
+                body = json.dumps({"replicas": fleet}).encode()
+                self.send_response(200)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def router() -> Iterator[FakeRouter]:
+    fake = FakeRouter()
+    yield fake
+    fake.server.shutdown()
+    fake.server.server_close()
+
+
+class Stage:
+    """A supervisor of the given parts and what it said."""
+
+    def __init__(self, parts: list[Part], router: FakeRouter, **fleet: float) -> None:
+        me = identity(1)
+        assert me is not None
+        self.said: list[str] = []
+        settings = Fleet(**{"restart_backoff": 0.05, **fleet})  # type: ignore[arg-type]
+        record = Record(me, time.time())
+        self.supervisor = Supervisor(parts, record, settings, f"{router.url}/fleet", self.said.append)
+
+    def until(self, done: Callable[[], object], seconds: float = 30) -> None:
+        end = time.monotonic() + seconds
+        while not done():
+            assert time.monotonic() < end, "\n".join(self.said)
+            self.supervisor.tick()
+            time.sleep(0.02)
+
+    def pid(self, name: str) -> int:
+        return next(p.identity.pid for p in self.supervisor.record.parts if p.name == name and p.identity)
+
+    def state(self, name: str) -> str:
+        return next(p.state for p in self.supervisor.record.parts if p.name == name)
+
+    def restarts(self, name: str) -> int:
+        return next(p.restarts for p in self.supervisor.record.parts if p.name == name)
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Stage]]:
+    monkeypatch.setenv("EXASERVE_RUN", str(tmp_path))
+    made: list[Stage] = []
+
+    def make(parts: list[Part], router: FakeRouter, **fleet: float) -> Stage:
+        made.append(Stage(parts, router, **fleet))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.supervisor.stop(lambda: True)
+
+
+def shell(name: str, script: str, url: str, required: bool = True, **more: float) -> Part:
+    launch = Launch(["/bin/sh", "-c", script])
+    return Part(name, "service", lambda: launch, url, url, required=required, **more)  # type: ignore[arg-type]
+
+
+def replica(port: int) -> Part:
+    launch = Launch([sys.executable, "-c", LISTENER, str(port)])
+    return Part("replica-0", "replica", lambda: launch, f"http://127.0.0.1:{port}", port=port)
+
+
+def test_a_part_that_dies_is_restarted_with_doubling_pauses(
+    stage: Callable[..., Stage], router: FakeRouter
+) -> None:
+    s = stage([shell("part", "exit 7", "http://127.0.0.1:9/", required=False)], router)
+    s.until(lambda: s.restarts("part") == 3)
+    found = [line.split("; ")[1] for line in s.said if "restarting" in line]
+    assert found == ["restart 1 in 0.1 s", "restart 2 in 0.1 s", "restart 3 in 0.2 s"]
+    assert "ended with status 7" in s.said[-1]
+
+
+def test_a_required_part_that_dies_at_every_start_ends_the_start_with_its_last_lines(
+    stage: Callable[..., Stage], router: FakeRouter
+) -> None:
+    s = stage([shell("part", "echo out of memory; exit 1", "http://127.0.0.1:9/")], router)
+    with pytest.raises(
+        StartError, match=r"part ended with status 1 at every start; .*whole log: .*part\.log"
+    ):
+        s.until(lambda: False)
+    assert s.said.count("    | out of memory") == 2
+
+
+def test_a_program_that_is_not_there_is_said_so(stage: Callable[..., Stage], router: FakeRouter) -> None:
+    launch = Launch(["/nowhere/engine"])
+    s = stage([Part("part", "service", lambda: launch, "http://127.0.0.1:9")], router)
+    with pytest.raises(
+        StartError, match=r"part could not be started \(No such file or directory: /nowhere/engine"
+    ):
+        s.until(lambda: False)
+
+
+def test_a_replica_is_ready_when_the_router_says_so_and_its_port_is_open(
+    stage: Callable[..., Stage], router: FakeRouter, free_port: int
+) -> None:
+    s = stage([replica(free_port)], router)
+    s.until(lambda: s.state("replica-0") == "probing")
+    assert not s.supervisor.all_ready()
+    router.states["replica-0"] = "ready"
+    s.until(s.supervisor.all_ready)
+    assert s.state("replica-0") == "ready"
+
+
+def test_a_killed_replica_comes_back_and_is_counted(
+    stage: Callable[..., Stage], router: FakeRouter, free_port: int
+) -> None:
+    router.states["replica-0"] = "ready"
+    s = stage([replica(free_port)], router)
+    s.until(s.supervisor.all_ready)
+    first = identity(s.pid("replica-0"))
+    assert first is not None
+    first.signal(signal.SIGKILL)
+    s.until(lambda: s.restarts("replica-0") == 1 and s.supervisor.all_ready())
+    assert s.pid("replica-0") != first.pid
+    assert any("restarting ended by SIGKILL" in line for line in s.said)
+
+
+@pytest.mark.parametrize("state", ["frozen", "down"])
+def test_a_replica_that_stays_frozen_or_down_is_killed_and_restarted(
+    stage: Callable[..., Stage], router: FakeRouter, free_port: int, state: str
+) -> None:
+    router.states["replica-0"] = "ready"
+    s = stage([replica(free_port)], router, restart_frozen_after=1.0)
+    s.until(s.supervisor.all_ready)
+    router.states["replica-0"] = state
+    s.until(lambda: s.state("replica-0") == state)
+    router.states["replica-0"] = "ready"  # back in time: nothing happens
+    s.until(lambda: s.state("replica-0") == "ready")
+    router.states["replica-0"] = state
+    s.until(lambda: s.restarts("replica-0") == 1)
+    assert any(f"{state} for 1 s: killed" in line for line in s.said)
+
+
+def test_a_replica_that_never_gets_ready_is_killed_after_start_timeout(
+    stage: Callable[..., Stage], router: FakeRouter, free_port: int
+) -> None:
+    s = stage([replica(free_port)], router, start_timeout=0.5)
+    s.until(lambda: s.restarts("replica-0") == 1)
+    assert any("not ready after 0.5 s (fleet.start_timeout): killed" in line for line in s.said)
+
+
+def test_the_end_goes_by_rank_and_kills_what_does_not_listen(
+    stage: Callable[..., Stage], router: FakeRouter
+) -> None:
+    url = router.url
+    parts = [
+        shell("last", "exec sleep 1000", url, stop_rank=2),
+        shell("deaf", "trap '' TERM; while :; do sleep 1; done", url, stop_rank=1, stop_seconds=0.5),
+        shell("first", "exec sleep 1000", url, stop_rank=0),
+    ]
+    s = stage(parts, router)
+    s.until(s.supervisor.all_ready)
+    s.supervisor.stop(lambda: False)
+    assert [line.split()[2] for line in s.said if "ended" in line] == ["first", "deaf", "last"]
+    assert all(p.identity is None for p in s.supervisor.record.parts)
+
+
+def test_a_second_ctrl_c_ends_everything_at_once(stage: Callable[..., Stage], router: FakeRouter) -> None:
+    part = shell("deaf", "trap '' TERM; while :; do sleep 1; done", router.url, stop_seconds=1000)
+    s = stage([part], router)
+    s.until(s.supervisor.all_ready)
+    s.supervisor.stop(lambda: True)
+    assert s.state("deaf") == "ended"
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (0, "ended with status 0"),
+        (-9, "ended by SIGKILL"),
+        (-64, "ended by SIGRTMAX"),
+        (-70, "ended by signal 70"),
+    ],
+)
+def test_exit_statuses_in_words(status: int, words: str) -> None:
+    assert said(status) == words
