@@ -48,8 +48,8 @@ def all_replicas_in_rotation(admin: str, at_least: int = 2) -> bool:
 def error_ratio(prometheus: str, window: str = "1m", timeout: float = 20.0) -> float:
     """Share (0-1) of the router's answers in the window that were 5xx; 0 without traffic.
 
-    Raises ActivityFailed if Prometheus has no router that is up, also after ``timeout`` seconds (a stack that was
-    just started has not been scraped yet): no data is not 0.
+    Raises ActivityFailed if Prometheus has no router that is up, also after ``timeout`` seconds (a stack that
+    was just started has not been scraped yet): no data is not 0.
     """
     end = time.monotonic() + timeout
     while not _sum(prometheus, 'sum(up{job="exaserve-router"})'):

@@ -45,7 +45,7 @@ def of_replica(replica: Replica) -> psutil.Process:
         raise ActivityFailed(f"process {process.pid} on port {port} is another user's; nothing was done")
     if process.pid in {os.getpid(), *(p.pid for p in psutil.Process().parents())}:
         raise ActivityFailed(f"process {process.pid} on port {port} runs this experiment; nothing was done")
-    written = _written_down(replica.name)
+    written = _written_down(replica.name, port)
     if written is not None and written not in {process.pid, *(p.pid for p in process.parents())}:
         raise ActivityFailed(
             f"process {process.pid} listens on port {port}, but {replica.name} was started as {written}; "
@@ -117,11 +117,13 @@ def _is_local(host: str) -> bool:
         return False
 
 
-def _written_down(name: str) -> int | None:
-    """Pid of the part in ``stack.json``; None without the file, or if that process is gone (restarted)."""
+def _written_down(name: str, port: int) -> int | None:
+    """Pid of the part in ``stack.json``; None if there is no file, or of another stack, or it has ended."""
     try:
         parts = json.loads((run_folder() / "stack.json").read_bytes())["parts"]
-        started = next(p["identity"] for p in parts if p["name"] == name)
+        started = next(
+            p["identity"] for p in parts if p["name"] == name and urlsplit(p["address"]).port == port
+        )
         pid = int(started["pid"])
         stat = Path(f"/proc/{pid}/stat").read_text()
         ticks = int(stat[stat.rindex(")") + 2 :].split()[19])  # proc(5): start time since boot, field 22

@@ -32,12 +32,12 @@ def seen(replica: Any) -> fleet.Replica:
     return fleet.Replica(replica.name, replica.url, "ready", 0, "")
 
 
-def write_stack(home: Path, name: str, pid: int) -> None:
+def write_stack(home: Path, replica: Any, pid: int) -> None:
     """As ``exaserve up`` writes it, of the parts that matter here."""
     ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     parts = [
-        {"name": "router", "identity": None},
-        {"name": name, "identity": {"pid": pid, "ticks": ticks, "boot": ""}},
+        {"name": "router", "address": "", "identity": None},
+        {"name": replica.name, "address": replica.url, "identity": {"pid": pid, "ticks": ticks, "boot": ""}},
     ]
     (home / "run").mkdir(parents=True)
     (home / "run" / "stack.json").write_text(json.dumps({"parts": parts}))
@@ -103,7 +103,7 @@ def test_the_experiments_own_process_is_refused(make_stack: Any) -> None:
 def test_a_process_that_is_not_the_one_written_down_is_refused(make_stack: Any, own_home: Path) -> None:
     stack = make_stack()
     first, second = stack.replicas.values()
-    write_stack(own_home, first.name, second.process.pid)
+    write_stack(own_home, first, second.process.pid)
     with pytest.raises(ActivityFailed, match=f"replica-0 was started as {second.process.pid}"):
         replica_crash.inject(seen(first))
     assert first.process.poll() is None
@@ -112,8 +112,16 @@ def test_a_process_that_is_not_the_one_written_down_is_refused(make_stack: Any, 
 def test_the_process_written_down_is_taken(make_stack: Any, own_home: Path) -> None:
     stack = make_stack(restart=60)
     first = stack.replicas["replica-0"]
-    write_stack(own_home, first.name, first.process.pid)
+    write_stack(own_home, first, first.process.pid)
     assert replica_crash.inject(seen(first))["pid"] == first.process.pid
+
+
+def test_what_another_stack_wrote_down_does_not_count(make_stack: Any, own_home: Path) -> None:
+    stack = make_stack(restart=60)
+    first = stack.replicas["replica-0"]
+    elsewhere = fleet.Replica("replica-0", "http://127.0.0.1:1", "ready", 0, "")
+    write_stack(own_home, elsewhere, os.getpid())
+    assert processes.of_replica(seen(first)).pid == first.process.pid
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to start a process of another user")

@@ -83,11 +83,12 @@ def test_a_seed_sends_the_same_prompts_again(paced: Any, tmp_path: Path) -> None
     sent = []
     for _ in range(2):
         with paced(ttft=0.01, gap=0.001, tokens=2) as server:
-            locust(tmp_path, "-u", "1", "-t", "1s", "-H", server.url, "--seed", "7", "--model", "named")
-        sent.append([(b["model"], b["messages"][0]["content"], b["max_tokens"]) for b in server.bodies[:5]])
-    assert sent[0] == sent[1]
+            locust(tmp_path, "-u", "1", "-t", "2s", "-H", server.url, "--seed", "7", "--model", "named")
+        sent.append([(b["model"], b["messages"][0]["content"], b["max_tokens"]) for b in server.bodies])
+    both = min(len(sent[0]), len(sent[1]))
+    assert both >= 2
+    assert sent[0][:both] == sent[1][:both]
     assert sent[0][0][0] == "named"
-    assert len(sent[0]) == 5
 
 
 @pytest.mark.parametrize(
