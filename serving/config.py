@@ -39,7 +39,11 @@ class Model(Section):
         min_length=1,
         description="a folder that vLLM loads, or `default`: SmolLM2-135M-Instruct, prepared locally",
     )
-    precision: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
+    precision: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        "auto",
+        description="of weights and KV cache; auto: on CPU bfloat16 where it multiplies that fast, else float32; "
+        "on GPU what the model was saved in",
+    )
     max_model_len: int = Field(1024, ge=16, description="tokens of prompt and answer together")
 
 

@@ -56,6 +56,10 @@ def up(config: Config, source: str, detached: bool = False) -> int:
     Raises ConfigError, StackError.
     """
     lock = record.lock()
+    for _ in range(3):  # `exaserve status` holds it for an instant to see whether anybody else does
+        if lock is None:
+            time.sleep(0.05)
+            lock = record.lock()
     if lock is None:
         print(already_up())
         return 0

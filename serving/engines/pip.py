@@ -20,6 +20,7 @@ from .building import BuildError, Progress
 _NOISE = re.compile(r"WARNING: Location .* is ignored|^Looking in |^\s*$")
 _TAIL_LINES = 12
 _PROGRESS_EVERY = 5.0
+_STILL_AT_IT_EVERY = 15.0
 
 
 class PipError(BuildError):
@@ -37,7 +38,7 @@ class PipError(BuildError):
 def run_pip(
     python: Path, arguments: list[str], what: str, progress: Progress, total: int | None = None
 ) -> None:
-    """``python -m pip arguments``, with a progress line at least every 10 s or so.
+    """``python -m pip arguments``, with a progress line every 5 to 15 s.
 
     total: how many packages are expected, for the progress lines. pip's own configuration (index, cache,
     proxy) holds. Raises PipError with pip's last lines and a cure.
@@ -90,7 +91,7 @@ def _follow(
     total: int | None,
 ) -> None:
     start = told = time.monotonic()
-    seen, doing = 0, "asking the package index"
+    seen, doing, said = 0, "asking the package index", ""
     while True:
         try:
             line = lines.get(timeout=1.0)
@@ -103,14 +104,15 @@ def _follow(
             if line.startswith(("Collecting ", "Processing ")):
                 seen += 1
                 of = f"{seen} of {total}" if total else str(seen)
-                name = re.split(r"[=<>~!; ]", Path(line.split(" ", 1)[1]).name)[0]
+                # "Collecting torch==2.13.0 (from …)", "Processing /folder/torch-2.13.0-….whl (from …)"
+                name = re.split(r"[=<>~!;]|-\d", Path(line.split()[1]).name)[0]
                 doing = f"package {of}, {name}"
             elif line.startswith("Installing collected packages"):
                 doing = "unpacking"
                 told = 0.0
         now = time.monotonic()
-        if now - told >= _PROGRESS_EVERY:
-            told = now
+        if now - told >= (_PROGRESS_EVERY if doing != said else _STILL_AT_IT_EVERY):
+            told, said = now, doing
             progress(f"{what}: {doing} ({now - start:.0f} s)")
 
 
