@@ -24,6 +24,7 @@ import httpx
 import openai
 import psutil
 import pytest
+import yaml
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -34,6 +35,8 @@ QUESTION = {
     "temperature": 0,
     "max_tokens": 24,
 }
+#: Series exist only while a replica's request has failed within the last minute.
+RECENT_ERRORS = 'increase(exaserve_router_requests_total{code=~"5.."}[1m]) > 0'
 
 
 def wait_for(what: str, probe: Callable[[], Any], seconds: float, every: float = 0.25) -> Any:
@@ -187,7 +190,9 @@ def test_prometheus_has_every_part_up(real_stack: Any) -> None:
 
     wait_for(
         "all targets up",
-        lambda: {t["labels"]["job"] for t in targets()} == jobs and all(t["health"] == "up" for t in targets()),
+        lambda: (
+            {t["labels"]["job"] for t in targets()} == jobs and all(t["health"] == "up" for t in targets())
+        ),
         30,
     )
     assert len(targets()) == 6  # two replicas, one of each other
@@ -198,8 +203,10 @@ def locust_run(real_stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Any
     """60 s of ``locust -f loadtest/`` with 8 users, running while the first test asks for it."""
     out = tmp_path_factory.mktemp("locust")
     process = subprocess.Popen(
-        [BIN / "locust", "-f", "loadtest/", "--headless", "-u", "8", "-t", "60s"]
-        + ["-H", real_stack.router, "--csv", str(out / "run")],
+        [
+            *(BIN / "locust", "-f", "loadtest/", "--headless", "-u", "8", "-t", "60s"),
+            *("-H", real_stack.router, "--csv", str(out / "run")),
+        ],
         cwd=ROOT,
         stdout=(out / "log").open("wb"),
         stderr=subprocess.STDOUT,
@@ -288,8 +295,13 @@ def test_a_frozen_replica_leaves_the_rotation_and_comes_back(real_stack: Any) ->
     assert all(r["ok"] or (r["replica"] == "replica-0" and r["tokens"]) for r in load.results)
 
 
-def test_chaos_run_of_the_crash_experiment_completes_without_deviation(real_stack: Any, tmp_path: Path) -> None:
+def test_chaos_run_of_the_crash_experiment_completes_without_deviation(
+    real_stack: Any, tmp_path: Path
+) -> None:
+    # What the tests before this one broke must be over: the experiment refuses to start on an unwell fleet.
     wait_for("both replicas", lambda: all_ready(real_stack), 60)
+    wait_for("no alert", lambda: not active_alerts(real_stack), 120, 1)
+    wait_for("no error in the last minute", lambda: not query(real_stack, RECENT_ERRORS), 120, 1)
     env = os.environ | {
         "EXASERVE_ROUTER": real_stack.router,
         "EXASERVE_ADMIN": real_stack.admin,
@@ -307,6 +319,9 @@ def test_chaos_run_of_the_crash_experiment_completes_without_deviation(real_stac
     )
     journal = json.loads((tmp_path / "journal.json").read_text())
     assert (journal["status"], journal["deviated"]) == ("completed", False), run.stderr[-3000:]
+    # Chaos Toolkit calls an experiment completed, too, that never began since the fleet was unwell.
+    assert journal["steady_states"]["before"]["steady_state_met"], run.stderr[-3000:]
+    assert len(journal["run"]) == len(yaml.safe_load(experiment.read_text())["method"])
     assert all(a["status"] == "succeeded" for a in journal["run"]), run.stderr[-3000:]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
 
 import httptools
 
@@ -23,6 +25,14 @@ class _Answer:
 
     def on_message_complete(self) -> None:
         self.complete = True
+
+
+def was_refused(error: Exception) -> bool:
+    """Whether nobody listens. asyncio hides it in a plain OSError where a name has several addresses."""
+    if isinstance(error, ConnectionRefusedError):
+        return True
+    numbers = re.findall(r"\[Errno (\d+)\]", str(error)) if isinstance(error, OSError) else []
+    return bool(numbers) and all(int(n) == errno.ECONNREFUSED for n in numbers)
 
 
 async def ask(

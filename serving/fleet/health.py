@@ -12,10 +12,11 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from serving.config import Router
 from serving.fleet import load
-from serving.fleet.ask import ask
+from serving.fleet.ask import ask, was_refused
 from serving.fleet.replica import Replica
 
 #: While a replica is not ready it is asked this often, so that it is back soon after it can answer.
@@ -23,21 +24,23 @@ IMPATIENT_SECONDS = 1.0
 WATCHDOG_SECONDS = 0.25
 
 OnOut = Callable[[Replica, str], None]
+OnModels = Callable[[Replica, Sequence[dict[str, Any]]], None]
 
 
 class Health:
     """Probes and watches ``replicas``; calls ``on_out(replica, reason)`` when one leaves the rotation.
 
-    ``reason`` is "refused", "down" or "frozen". ``on_change()``: states or models may have changed.
+    ``reason`` is "refused", "down" or "frozen". ``on_models(replica, before)`` follows each reading of its
+    /v1/models, with what they were before.
     """
 
     def __init__(
-        self, settings: Router, replicas: Sequence[Replica], on_out: OnOut, on_change: Callable[[], None]
+        self, settings: Router, replicas: Sequence[Replica], on_out: OnOut, on_models: OnModels
     ) -> None:
         self.settings = settings
         self.replicas = replicas
         self.on_out = on_out
-        self.on_change = on_change
+        self.on_models = on_models
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = {r: asyncio.Event() for r in replicas}  # set when it left the rotation: probe sooner
         self._asked: dict[Replica, float] = {}  # when the oldest unanswered load read was sent
@@ -65,7 +68,6 @@ class Health:
             replica.enter(state, why)
         if state == "down":
             replica.running = replica.waiting = replica.kv_usage = replica.tokens = None
-        self.on_change()
         self._wake[replica].set()
         if was_in or replica.attempts or replica.idle:
             self.on_out(replica, reason)
@@ -106,13 +108,17 @@ class Health:
                 status, body = await self._infer(replica)
         except TimeoutError:
             self._timed_out(replica, heard, tokens)
-        except ConnectionRefusedError:
-            self._failed(replica, "refused", "connection refused", "refused")
         except (OSError, ValueError) as e:
-            self._failed(replica, "error", str(e) or type(e).__name__, "down")
+            if was_refused(e):
+                self._failed(replica, "refused", "connection refused", "refused")
+            else:
+                self._failed(replica, "error", str(e) or type(e).__name__, "down")
         else:
             if status == 200:
                 self._passed(replica, time.monotonic() - started)
+            elif status in (429, 503) and replica.state != "starting":
+                # An engine with a bounded queue (vLLM's --max-num-queued-reqs) refuses the probe under load.
+                self._busy(replica, f"it refused the probe for load (status {status})")
             else:
                 self._failed(replica, "error", _status_words(status, body), "down")
 
@@ -123,8 +129,9 @@ class Health:
             name = str(models[0]["id"])
         except (ValueError, LookupError, TypeError):
             raise ValueError(f"/v1/models: {_status_words(status, body)}") from None
-        replica.models = [m for m in models if isinstance(m, dict)]
+        before, replica.models = replica.models, [m for m in models if isinstance(m, dict)]
         replica.model = name
+        self.on_models(replica, before)
 
     async def _infer(self, replica: Replica) -> tuple[int, bytes]:
         body = json.dumps({"model": replica.model, "prompt": "1", "max_tokens": 1, "temperature": 0}).encode()
@@ -147,7 +154,6 @@ class Health:
             )
         else:
             replica.enter("ready", f"one token in {seconds * 1000:.0f} ms")
-        self.on_change()
 
     def _timed_out(self, replica: Replica, heard: int, tokens: float | None) -> None:
         limit = self.settings.probe_timeout
@@ -155,10 +161,13 @@ class Health:
         # Without token counters, bytes of answers are the only sign of work; a page alone is none.
         working = moved or (replica.tokens is None and replica.heard != heard and bool(replica.attempts))
         if working and replica.state != "starting":
-            replica.probe_results["busy"] += 1
-            replica.enter("degraded", f"no token for the probe in {limit:g} s, but it works on others")
+            self._busy(replica, f"no token for the probe in {limit:g} s, but it works on others")
             return
         self._failed(replica, "timeout", f"no answer to a one-token inference in {limit:g} s", "frozen")
+
+    def _busy(self, replica: Replica, why: str) -> None:
+        replica.probe_results["busy"] += 1
+        replica.enter("degraded", why)
 
     def _failed(self, replica: Replica, result: str, why: str, reason: str) -> None:
         replica.probe_results[result] += 1
@@ -181,11 +190,10 @@ class Health:
                     seen = load.read(page)
                     replica.running, replica.waiting = seen.running, seen.waiting
                     replica.kv_usage, replica.tokens = seen.kv_usage, seen.tokens
-            except ConnectionRefusedError:
-                if replica.in_rotation:
+            except (OSError, ValueError, TimeoutError) as e:
+                # Of anything else the probe and the watchdog judge.
+                if replica.in_rotation and was_refused(e):
                     self.refused(replica)
-            except (OSError, ValueError, TimeoutError):
-                pass  # the probe and the watchdog judge the replica
             self._asked.pop(replica, None)
             await asyncio.sleep(self.settings.load_interval)
 
@@ -193,16 +201,25 @@ class Health:
         """Nothing heard for silence_timeout though a question is open: frozen."""
         last = {r: (r.heard, time.monotonic()) for r in self.replicas}
         limit = self.settings.silence_timeout
+        # Silence counts from the last byte heard, though the question comes up to load_interval after it:
+        # a request that arrives as the replica freezes waits no longer than silence_timeout.
+        least_asked = limit - min(self.settings.load_interval, limit / 2)
+        before = time.monotonic()
         while True:
             await asyncio.sleep(WATCHDOG_SECONDS)
             now = time.monotonic()
+            stalled, before = now - before > limit / 2, now
+            if stalled:
+                # It was us who stood still (stopped, suspended): what they said meanwhile is still unread.
+                last = {r: (r.heard, now) for r in self.replicas}
+                continue
             for replica in self.replicas:
                 heard, when = last[replica]
                 asked = self._asked.get(replica)
                 if replica.heard != heard or asked is None:
                     last[replica] = (replica.heard, now)
-                elif replica.in_rotation and now - max(when, asked) >= limit:
-                    self.out(replica, "frozen", f"silent for {now - max(when, asked):.1f} s", "frozen")
+                elif replica.in_rotation and now - when >= limit and now - asked >= least_asked:
+                    self.out(replica, "frozen", f"silent for {now - when:.1f} s", "frozen")
 
 
 def _status_words(status: int, body: bytes) -> str:

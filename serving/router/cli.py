@@ -31,12 +31,13 @@ def router(
     from pydantic import ValidationError
 
     from serving.config import Router
+    from serving.config_errors import ConfigError
     from serving.fleet.discovery import static
     from serving.router.server import CannotStart, run
 
-    settings = _settings(config)
     given: dict[str, Any] = {"host": host, "port": port, "admin_host": admin_host, "admin_port": admin_port}
     try:
+        settings = _settings(config)
         values = settings.model_dump() | {k: v for k, v in given.items() if v is not None}
         run(Router(**values), static.parse_all(replica))
     except ValidationError as e:
@@ -45,7 +46,7 @@ def router(
                 f"--{'-'.join(str(x) for x in error['loc'])}: {error['msg']}".replace("_", "-"), err=True
             )
         raise typer.Exit(2) from None
-    except ValueError as e:
+    except (ConfigError, ValueError) as e:
         typer.echo(f"exaserve router: {e}", err=True)
         raise typer.Exit(2) from None
     except CannotStart as e:

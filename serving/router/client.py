@@ -10,7 +10,7 @@ import httptools
 
 from serving.router import errors, schema
 from serving.router.exchange import Exchange
-from serving.router.routes import control_endpoint, route_of
+from serving.router.routes import control_endpoint, origin_form, route_of
 
 if TYPE_CHECKING:
     from serving.router.server import Server
@@ -22,6 +22,7 @@ NOT_FORWARDED = frozenset(
 )  # fmt: skip
 LINGER_SECONDS = 5.0  # a refused client may go on sending its body for this long before it is cut
 LINGER_BYTES = 64 * 2**20
+MAX_LINGERING = 256  # connections beyond max_connections that are told so; further ones are just cut
 
 
 def new_request_id() -> bytes:
@@ -47,6 +48,8 @@ class Client(asyncio.Protocol):
         self.headers: list[tuple[bytes, bytes]] = []
         self.pieces: list[bytes] = []
         self.head_bytes = 0
+        self.head_tail = b""
+        self.framing_bytes = 0
         self.body_bytes = 0
         self.head_done = False
         self.started = False
@@ -59,7 +62,10 @@ class Client(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
         self.server.clients.add(self)
-        if len(self.server.clients) > self.server.settings.max_connections:
+        most = self.server.settings.max_connections
+        if len(self.server.clients) > most + MAX_LINGERING:
+            self.abort()
+        elif len(self.server.clients) > most:
             self._refuse(503, "too_many_connections", "the router serves as many connections as it may")
         elif self.server.stopping:
             self._refuse(503, "stopping", "the router is stopping")
@@ -73,9 +79,8 @@ class Client(asyncio.Protocol):
                 self.abort()
             return
         if self.exchange is not None:  # a second request while the first is being answered
-            self.pipelined = True
-            if self.transport is not None:
-                self.transport.pause_reading()
+            # Dropped, not left unread: a paused connection would hide that the client goes away.
+            self.pipelined = self.pipelined or bool(data.strip(b"\r\n"))
             return
         if not self.started:
             data = data.lstrip(b"\r\n") if data[:1] in b"\r\n" else data
@@ -85,6 +90,7 @@ class Client(asyncio.Protocol):
             self.deadline = self.server.loop.time() + 2 * self.server.settings.request_timeout
         if not self.head_done and not self._head_fits(data):
             return
+        in_body, before = self.head_done, self.body_bytes
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -93,6 +99,12 @@ class Client(asyncio.Protocol):
         except httptools.HttpParserError as e:
             self._refuse(400, "bad_http", errors.parser_words(e))
             return
+        if in_body:
+            # Trailers and chunk extensions are no body; without this they would have no limit.
+            self.framing_bytes = self.framing_bytes + len(data) if self.body_bytes == before else 0
+            if self.framing_bytes > self.server.settings.max_header_bytes:
+                self._head_too_large()
+                return
         if self.refusal is not None:
             self._refuse(*self.refusal)
         elif self.complete:
@@ -128,17 +140,22 @@ class Client(asyncio.Protocol):
     # --- limits ---
 
     def _head_fits(self, data: bytes) -> bool:
-        end = data.find(b"\r\n\r\n")
-        self.head_bytes += len(data) if end < 0 else end
+        # The blank line may be split over two reads; body bytes after it don't count.
+        end = (self.head_tail + data).find(b"\r\n\r\n")
+        self.head_bytes += len(data) if end < 0 else max(end - len(self.head_tail), 0)
+        self.head_tail = (self.head_tail + data[-3:])[-3:]
         if self.head_bytes > self.server.settings.max_header_bytes:
-            limit = self.server.settings.max_header_bytes
-            self._refuse(
-                431,
-                "headers_too_large",
-                f"the request head is larger than {limit} bytes (router.max_header_bytes)",
-            )
+            self._head_too_large()
             return False
         return True
+
+    def _head_too_large(self) -> None:
+        limit = self.server.settings.max_header_bytes
+        self._refuse(
+            431,
+            "headers_too_large",
+            f"the request head is larger than {limit} bytes (router.max_header_bytes)",
+        )
 
     def _arm(self, seconds: float) -> None:
         """A timer without a timer: the server looks at ``expires`` a few times per timeout."""
@@ -170,7 +187,8 @@ class Client(asyncio.Protocol):
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        if not self.head_done:  # a trailer must not become a header (RFC 9110 6.5.1)
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         if self.complete:
@@ -211,15 +229,19 @@ class Client(asyncio.Protocol):
 
     def _dispatch(self) -> None:
         method = self.parser.get_method()
+        if self.url[:1] != b"/":
+            self.url = origin_form(self.url)
         path = self.url.partition(b"?")[0]
         body = b"".join(self.pieces)
         self.pieces = []
         route = route_of(path)
         request_id = self._request_id()
-        problem, streaming = schema.check(route, method, body, self.server.known_models)
+        problem, streaming, model = schema.check(route, method, body, self.server.known_models)
         head = self._forward_head(method, body, request_id)
         http10 = self.parser.get_http_version() == "1.0"
-        self.exchange = Exchange(self.server, self, method, head, body, route, request_id, http10, streaming)
+        self.exchange = Exchange(
+            self.server, self, method, head, body, route, request_id, http10, streaming, model
+        )
         if problem is not None:
             self.server.metrics.reject(problem.reason)
             self.exchange.reject(problem.status, problem.code, problem.message, problem.param)
@@ -244,7 +266,11 @@ class Client(asyncio.Protocol):
 
     def _forward_head(self, method: bytes, body: bytes, request_id: bytes) -> bytes:
         lines = [b"%s %s HTTP/1.1\r\nhost: replica\r\nx-request-id: %s\r\n" % (method, self.url, request_id)]
-        lines.extend(b"%s: %s\r\n" % h for h in self.headers if h[0] not in NOT_FORWARDED)
+        drop: frozenset[bytes] = NOT_FORWARDED
+        for name, value in self.headers:
+            if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
+                drop = drop.union(x.strip() for x in value.lower().split(b","))
+        lines.extend(b"%s: %s\r\n" % h for h in self.headers if h[0] not in drop)
         if body or method in (b"POST", b"PUT", b"PATCH"):
             lines.append(b"content-length: %d\r\n" % len(body))
         lines.append(b"\r\n")
@@ -275,8 +301,6 @@ class Client(asyncio.Protocol):
         """The answer is out: close, or wait for the next request."""
         self.exchange = None
         if self.pipelined and not self.closing:
-            if self.transport is not None:
-                self.transport.resume_reading()
             self._refuse(400, "pipelining", "HTTP pipelining is not supported: wait for the answer")
         elif self.close_after or self.server.stopping:
             if self.transport is not None:
@@ -284,6 +308,11 @@ class Client(asyncio.Protocol):
         else:
             self._next_request()
             self._arm(self.server.settings.request_timeout * 6)
+
+    @property
+    def idle(self) -> bool:
+        """Between two requests; nothing is lost by closing it."""
+        return self.exchange is None and not self.started
 
     def abort(self) -> None:
         if self.transport is not None:

@@ -22,13 +22,13 @@ class Exchange:
     """Holds the request until something of its answer has gone to the client; then only relays."""
 
     __slots__ = (
-        "attempts", "body", "client", "done", "event_stream", "first_byte", "head", "http10", "method", "replica",
+        "attempts", "body", "client", "done", "event_stream", "first_byte", "head", "http10", "method", "model", "replica",
         "request_id", "route", "server", "started", "status", "streaming", "tried", "upstream",
     )  # fmt: skip
 
     def __init__(
         self, server: Server, client: Client, method: bytes, head: bytes, body: bytes, route: str,
-        request_id: bytes, http10: bool, streaming: bool,
+        request_id: bytes, http10: bool, streaming: bool, model: str | None = None,
     ) -> None:  # fmt: skip
         self.server = server
         self.client = client
@@ -39,6 +39,7 @@ class Exchange:
         self.request_id = request_id
         self.http10 = http10
         self.streaming = streaming
+        self.model = model  # one that is served here, or None: any replica will do
         self.started = time.monotonic()
         self.first_byte = 0.0
         self.status = 0
@@ -130,7 +131,7 @@ class Exchange:
     def _cut(self, upstream: Upstream | None, replica: Replica | None, reason: str) -> None:
         """A begun answer can't go on: say so where the format allows it, never as a complete answer."""
         name = replica.name if replica else "replica"
-        clean = self.event_stream and upstream is not None and upstream.at_boundary
+        clean = self.event_stream and upstream is not None and upstream.between_events
         self._account(self.status)
         if clean:
             event = b"data: %s\n\n" % errors.body(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote_to_bytes
+
 ROUTES = {
     b"/v1/chat/completions": "chat_completions",
     b"/v1/completions": "completions",
@@ -13,12 +15,15 @@ ROUTES = {
 }
 #: vLLM's endpoints that change or reveal the engine rather than answer a user (vllm 0.32, entrypoints).
 _CONTROL = frozenset(
-    (b"/metrics", b"/load", b"/server_info", b"/sleep", b"/wake_up", b"/is_sleeping", b"/collective_rpc",
-     b"/abort_requests", b"/scale_elastic_ep", b"/is_scaling_elastic_ep", b"/shutdown", b"/is_paused",
-     b"/v1/load_lora_adapter", b"/v1/unload_lora_adapter", b"/start_profile", b"/stop_profile", b"/init_weight_transfer_engine",
-     b"/update_weights", b"/get_world_size", b"/openapi.json", b"/docs", b"/redoc")
+    (b"/metrics", b"/load", b"/server_info", b"/sleep", b"/wake_up", b"/collective_rpc", b"/abort_requests",
+     b"/shutdown", b"/v1/load_lora_adapter", b"/v1/unload_lora_adapter", b"/get_world_size", b"/openapi.json",
+     b"/docs", b"/redoc", b"/weight_info", b"/weight_checker", b"/kv_event_sources", b"/release_kv_cache_memory",
+     b"/finish_weight_update", b"/tokenizer_info")
 )  # fmt: skip
-_CONTROL_PREFIXES = (b"/reset_", b"/pause", b"/resume", b"/_sim", b"/docs/", b"/metrics/")
+_CONTROL_PREFIXES = (
+    b"/reset_", b"/pause", b"/resume", b"/is_", b"/start_", b"/stop_", b"/scale_", b"/update_weight", b"/init_weight",
+    b"/shutdown_", b"/fault_tolerance", b"/_sim", b"/docs/", b"/metrics/",
+)  # fmt: skip
 
 
 def route_of(path: bytes) -> str:
@@ -26,12 +31,17 @@ def route_of(path: bytes) -> str:
     return ROUTES.get(path, "other")
 
 
+def origin_form(url: bytes) -> bytes:
+    """The path and query of a URL that names the host too (``GET http://host/path``); ``/`` without a path."""
+    _, _, rest = url.partition(b"://")
+    _, slash, path = rest.partition(b"/")
+    return slash + path if slash else b"/"
+
+
 def control_endpoint(path: bytes) -> bool:
-    plain = b"/" + path.strip(b"/")
-    return (
-        plain in _CONTROL
-        or plain.startswith(_CONTROL_PREFIXES)
-        or b"%" in path
-        or b"//" in path
-        or b"/." in path
-    )
+    """Whether it is one, in any spelling that an engine or a proxy before it would read as one."""
+    plain = unquote_to_bytes(path) if b"%" in path else path
+    if b"//" in plain or b"/../" in plain or b"/./" in plain:
+        return True
+    plain = plain.rstrip(b"/")
+    return plain in _CONTROL or plain.startswith(_CONTROL_PREFIXES)

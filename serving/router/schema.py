@@ -60,35 +60,54 @@ class _Embedding(msgspec.Struct):
     stream: bool | None = False
 
 
+class _Any(msgspec.Struct):
+    model: Any = None
+
+
 _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
     "chat_completions": msgspec.json.Decoder(_Chat),
     "completions": msgspec.json.Decoder(_Completion),
     "embeddings": msgspec.json.Decoder(_Embedding),
 }
+_ANY = msgspec.json.Decoder(_Any)
 #: Roles whose message says nothing without content (an assistant's may be a tool call).
 _NEEDS_CONTENT = frozenset(("user", "system", "developer", "tool"))
 
 
-def check(route: str, method: bytes, body: bytes, models: AbstractSet[str]) -> tuple[Problem | None, bool]:
-    """(what is wrong or None, whether the client asks for a stream).
+def check(
+    route: str, method: bytes, body: bytes, models: AbstractSet[str]
+) -> tuple[Problem | None, bool, str | None]:
+    """(what is wrong or None, whether the client asks for a stream, the known model that it names).
 
     models: names that replicas serve; empty while none is known, and then any name passes.
     """
     decoder = _DECODERS.get(route)
     if decoder is None or method != b"POST":
-        return None, False
+        return None, False, _named(body, models)
     try:
         request = decoder.decode(body)
     except msgspec.ValidationError as e:
-        return _words(str(e)), False
+        return _words(str(e)), False, None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
-        return _not_json(str(e), body), False
+        return _not_json(str(e), body), False, None
     problem = _model(request.model, models)
     if problem is None and route == "chat_completions":
         problem = _messages(request.messages)
     if problem is None and route != "embeddings":
         problem = _numbers(request)
-    return problem, bool(request.stream)
+    named = request.model if isinstance(request.model, str) and request.model in models else None
+    return problem, bool(request.stream), named
+
+
+def _named(body: bytes, models: AbstractSet[str]) -> str | None:
+    """The known model that a body of another route names, if it is JSON that does. Nothing is refused here."""
+    if body[:1] != b"{" or len(models) < 2:
+        return None
+    try:
+        model = _ANY.decode(body).model
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    return model if isinstance(model, str) and model in models else None
 
 
 def _words(text: str) -> Problem:

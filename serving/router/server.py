@@ -9,11 +9,13 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import KeysView, Sequence
+from typing import Any
 
 import uvloop
 
 from serving.config import Router
+from serving.fleet.ask import was_refused
 from serving.fleet.health import Health
 from serving.fleet.replica import Replica
 from serving.router.admin import AdminThread
@@ -41,19 +43,27 @@ class Server:
         self.clients: set[Client] = set()
         self.stopping = False
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self.known_models: set[str] = set()
-        self.health = Health(settings, self.replicas, self._replica_out, self._fleet_changed)
+        #: Which replicas serve a name. Kept as they are learned: looking through 3,072 for every request takes 1.5 ms.
+        self.by_model: dict[str, list[Replica]] = {}
+        self.health = Health(settings, self.replicas, self._replica_out, self._models_learned)
         self._connecting: set[asyncio.Task[None]] = set()
 
-    def _fleet_changed(self) -> None:
-        """``known_models``: what clients may ask for; empty while a replica's are unknown, and then any passes."""
-        names: set[str] = set()
-        for r in self.replicas:
-            if r.in_rotation and not r.models:
-                self.known_models = set()
-                return
-            names.update(str(m.get("id")) for m in r.models)
-        self.known_models = names
+    @property
+    def known_models(self) -> KeysView[str]:
+        """Names that clients may ask for; empty as long as none is known, and then any passes."""
+        return self.by_model.keys()
+
+    def _models_learned(self, replica: Replica, before: Sequence[dict[str, Any]]) -> None:
+        for name in {str(m.get("id")) for m in before}:
+            self.by_model[name].remove(replica)
+            if not self.by_model[name]:
+                del self.by_model[name]
+        for name in {str(m.get("id")) for m in replica.models}:
+            self.by_model.setdefault(name, []).append(replica)
+
+    def _candidates(self, exchange: Exchange) -> Sequence[Replica]:
+        """The replicas that serve the model asked for; all where it names none."""
+        return self.by_model.get(exchange.model, self.replicas) if exchange.model else self.replicas
 
     async def expire_clients(self) -> None:
         """Cuts clients that let their time run out, for as long as the router lives."""
@@ -98,7 +108,7 @@ class Server:
         """Send the request to a replica; ``fresh_on``: to this one, over a new connection."""
         s = self.settings
         replica = fresh_on or least_work.choose(
-            self.replicas, exchange.tried, s.max_queue_depth, s.kv_cache_watermark
+            self._candidates(exchange), exchange.tried, s.max_queue_depth, s.kv_cache_watermark
         )
         if replica is None:
             self._reject(exchange)
@@ -125,7 +135,7 @@ class Server:
                 return
             # First this request's attempt, or health would fail it a second time.
             exchange.attempt_failed(None, "refused", begun=False, stale=False)
-            if isinstance(e, ConnectionRefusedError):
+            if was_refused(e):
                 self.health.refused(replica)
             return
         if exchange.replica is not replica or exchange.done:
@@ -142,7 +152,7 @@ class Server:
             exchange.reject(
                 502, "replica_failed", f"{names} failed before it answered and no other may take the request"
             )
-        elif any(r.in_rotation for r in self.replicas):
+        elif any(r.in_rotation for r in self._candidates(exchange)):
             self.metrics.reject("capacity")
             exchange.reject(
                 503,
@@ -153,7 +163,8 @@ class Server:
             self._reject_none_ready(exchange)
 
     def _reject_none_ready(self, exchange: Exchange) -> None:
-        why = "; ".join(f"{r.name} is {r.state} ({r.reason})" for r in self.replicas[:4])
+        out = [r for r in self._candidates(exchange) if not r.in_rotation]
+        why = "; ".join(f"{r.name} is {r.state} ({r.reason})" for r in out[:4])
         self.metrics.reject("no_replica_ready")
         exchange.reject(503, "no_replica_ready", f"no replica is ready: {why}")
 
@@ -170,10 +181,11 @@ class Server:
         """No new requests; open ones may end within DRAIN_SECONDS."""
         self.stopping = True
         end = time.monotonic() + DRAIN_SECONDS
-        for client in list(self.clients):
-            if client.exchange is None and not client.started and client.transport is not None:
-                client.transport.close()
-        while any(c.exchange is not None for c in self.clients) and time.monotonic() < end:  # noqa: ASYNC110
+        while self.clients and time.monotonic() < end:
+            for client in list(self.clients):
+                # close() sends what is still buffered; the client is gone from the set when that is done.
+                if client.idle and client.transport is not None and not client.transport.is_closing():
+                    client.transport.close()
             await asyncio.sleep(0.05)
         for client in list(self.clients):
             client.abort()

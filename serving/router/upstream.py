@@ -40,6 +40,9 @@ class Upstream(asyncio.Protocol):
     def _reset(self) -> None:
         self.headers: list[tuple[bytes, bytes]] = []
         self.held = b""
+        self.last = b""  # the newest bytes as they came
+        self.interim = 0  # heads of 1xx answers before the final one
+        self.is_interim = False
         self.head_done = False
         self.body_begun = False
         self.complete = False
@@ -71,6 +74,7 @@ class Upstream(asyncio.Protocol):
         except httptools.HttpParserError:
             self._fail("reset")
             return
+        self.last = data
         if self.begun:
             if self.pieces is None:
                 exchange.relay(data)
@@ -92,7 +96,9 @@ class Upstream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.exchange is not None:
-            if self.until_close and self.begun and exc is None:
+            if self.until_close and exc is None:
+                if not self.begun:
+                    self._begin(self.exchange)  # the whole answer was a head
                 self._finish(self.exchange)
             else:
                 self._fail("reset")
@@ -112,6 +118,9 @@ class Upstream(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         status = self.parser.get_status_code()
+        if status < 200:
+            self.is_interim = True
+            return
         self.head_done = True
         self.keep_alive = self.parser.should_keep_alive()
         names = {n for n, _ in self.headers}
@@ -136,12 +145,25 @@ class Upstream(asyncio.Protocol):
         self.at_boundary = True
 
     def on_message_complete(self) -> None:
-        self.complete = True
+        if self.is_interim:
+            self.is_interim = False
+            self.interim += 1
+            self.headers.clear()
+        else:
+            self.complete = True
+
+    @property
+    def between_events(self) -> bool:
+        """Whether what was relayed ends a whole chunk that ends a whole event: one more may follow it.
+
+        ``at_boundary`` alone is not enough: the parser says nothing about half a chunk-size line.
+        """
+        return self.chunked and self.at_boundary and self.last.endswith(b"\n\n\r\n")
 
     # --- ends ---
 
     def _begin(self, exchange: Exchange) -> None:
-        _, _, body = self.held.partition(b"\r\n\r\n")
+        body = self.held.split(b"\r\n\r\n", 1 + self.interim)[-1]
         if self.pieces is not None:
             body = b"".join(self.pieces)
             self.pieces.clear()
@@ -155,6 +177,8 @@ class Upstream(asyncio.Protocol):
         transport = self.transport
         reusable = self.keep_alive and not self.until_close and transport is not None
         if reusable and transport is not None and not transport.is_closing():
+            if not transport.is_reading():  # paused for a client that read slowly
+                transport.resume_reading()
             self.used += 1
             self._reset()
             self.replica.idle.append(self)

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+import uvloop
+
 from serving.config import Router
 from serving.fleet.discovery import static
 from serving.router.client import Client
@@ -118,7 +120,7 @@ def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[[], None]:
     """Decorator: the coroutine as a plain test."""
 
     def plain() -> None:
-        asyncio.run(asyncio.wait_for(test(), 60))
+        uvloop.run(asyncio.wait_for(test(), 60))  # the loop that the router runs on
 
     plain.__name__ = test.__name__
     plain.__doc__ = test.__doc__

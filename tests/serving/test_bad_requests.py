@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+import uvloop
 
 from tests.fakes import FakeEngine
 from tests.serving.routing import FAST, read_answer, request, router, run, until
@@ -103,7 +104,7 @@ def test_it_is_refused_with_the_field_or_limit_and_reaches_no_replica(case: Any)
             assert sum(r.server.metrics.rejected.values()) == 1
             assert (await r.post(OK))[0] == 200  # it lives
 
-    asyncio.run(asyncio.wait_for(go(), 30))
+    uvloop.run(asyncio.wait_for(go(), 30))
 
 
 @run

@@ -150,7 +150,7 @@ async def test_work_goes_to_the_replica_with_less_of_it() -> None:
 @run
 async def test_a_replica_above_queue_depth_or_watermark_gets_nothing_new() -> None:
     full, hot = FakeEngine(), FakeEngine()
-    async with router(full, hot, max_queue_depth=3) as r:
+    async with router(full, hot, max_queue_depth=2) as r:
         full.metrics["waiting"] = 3
         hot.metrics["usage"] = 0.9
         await until(lambda: r.replica(0).waiting == 3 and r.replica(1).kv_usage == 0.9)
@@ -330,7 +330,7 @@ async def test_a_busy_replica_whose_token_count_moves_is_degraded_not_condemned(
 @run
 async def test_a_slow_probe_makes_a_replica_degraded() -> None:
     a = FakeEngine()
-    async with router(a, degraded_after=0.001) as r:
+    async with router(a, wait=False, degraded_after=0.000001) as r:
         await until(lambda: r.replica().state == "degraded")
         assert r.replica().probe_results["slow"] >= 1
         assert (await r.post(CHAT))[0] == 200

@@ -9,7 +9,7 @@ from serving.fleet.replica import Replica
 
 #: Above this many replicas a sample is looked at instead of all, so that the choice costs the same at 3,072
 #: as here. The least loaded of a sample of d is within a small constant of the best (power of d choices).
-SAMPLE = 32
+SAMPLE = 12
 #: A degraded replica counts as if it had this many requests more.
 DEGRADED_WORK = 8
 
@@ -26,7 +26,7 @@ def choose(
 ) -> Replica | None:
     """The replica for the next request, or None if none may take it.
 
-    A replica is left out when it is not in rotation, was tried already, has ``max_waiting`` or more requests
+    A replica is left out when it is not in rotation, was tried already, has more than ``max_waiting`` requests
     waiting, or uses more than ``watermark`` (0-1) of its KV blocks.
     """
     n = len(replicas)
@@ -50,9 +50,10 @@ def _least(
         r = replicas[(start + i) % n]
         if not r.in_rotation or (tried and r in tried):
             continue
-        if (r.waiting or 0) >= max_waiting or (r.kv_usage or 0.0) > watermark:
+        if (r.waiting or 0) > max_waiting or (r.kv_usage or 0.0) > watermark:
             continue
         w = work(r)
-        if best is None or w < best_work:
+        # Equal work: what we sent ourselves is there now, what the engine reported may be over.
+        if best is None or w < best_work or (w == best_work and len(r.attempts) < len(best.attempts)):
             best, best_work = r, w
     return best
