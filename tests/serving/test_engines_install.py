@@ -95,11 +95,12 @@ def test_pip_tells_how_far_it_is_without_the_noise(tmp_path: Path, monkeypatch: 
     python = fake_python(
         tmp_path / "python",
         "echo \"WARNING: Location 'file:///x/' is ignored: it is neither a file nor a directory.\"\n"
-        "echo 'Collecting torch==2.13.0+cpu (from -r x)'; echo 'Installing collected packages: torch'",
+        "echo 'Collecting torch==2.13.0+cpu (from -r /a/pins.txt (line 3))'; echo 'Processing /wheels/torch-2.13.0+cpu-cp311.whl (from -r x)'; echo 'Installing collected packages: torch'",
     )
     lines: list[str] = []
     pip.run_pip(python, ["install", "x"], "engine", lines.append, total=94)
     assert "engine: package 1 of 94, torch (0 s)" in lines
+    assert "engine: package 2 of 94, torch (0 s)" in lines
     assert "engine: unpacking (0 s)" in lines
     assert not any("ignored" in line for line in lines)
 
@@ -139,6 +140,7 @@ def test_the_plain_torch_comes_with_its_libraries_where_the_cpu_one_is_not_found
         pins.append(Path(arguments[arguments.index("-r" if "-r" in arguments else "-c") + 1]).read_text())
 
     monkeypatch.setattr(install, "run_pip", run)
+    monkeypatch.setattr(install, "need_room", lambda *_: None)
     install._install_cpu(Path("python"), lambda _: None)
     assert [call[:2] for call in calls] == [
         ["install", "--no-deps"],

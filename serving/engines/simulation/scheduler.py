@@ -17,6 +17,9 @@ from dataclasses import dataclass, field
 
 from .text import Answer
 
+# A step that ended later than this (seconds) after it was due is not made up for.
+_LATEST = 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -106,6 +109,8 @@ class Engine:
         self.stuck = False
         self._observer = observer
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when the step under way ends; 0 when idle
+        self._ending = False
 
     @property
     def kv_usage(self) -> float:
@@ -127,7 +132,7 @@ class Engine:
 
     def wake(self) -> None:
         """Go on if there is work and no step under way."""
-        if self._timer is None and not self.stuck and (self.waiting or self.running):
+        if self._timer is None and not self._ending and not self.stuck and (self.waiting or self.running):
             self._begin_step()
 
     def _begin_step(self) -> None:
@@ -161,12 +166,21 @@ class Engine:
         seconds = prefill / self.settings.prefill_tokens_per_second
         if decodes:
             seconds += 1.0 / self.settings.tokens_per_second
-        self._timer = asyncio.get_running_loop().call_later(seconds * self.slowdown, self._end_step, work)
+        # From when the last step was due, not from when it was served: the rate stays right though timers
+        # come late (uvloop's have whole milliseconds).
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        start = self._due if 0.0 <= now - self._due < _LATEST else now
+        self._due = start + seconds * self.slowdown
+        self._timer = loop.call_at(self._due, self._end_step, work)
 
     def _end_step(self, work: list[tuple[Request, int]]) -> None:
         self._timer = None
         if self.stuck:  # the step never ends; its work is done again when the engine comes back
             return
+        self._ending = (
+            True  # who gets a token may abort or add requests: no new step before this one is counted
+        )
         now = time.monotonic()
         prompt_tokens = tokens = 0
         for request, count in work:
@@ -179,7 +193,10 @@ class Engine:
                 tokens += 1
                 self._emit(request, now)
         self._observer.step(prompt_tokens, prompt_tokens + tokens)
+        self._ending = False
         self.wake()
+        if self._timer is None:
+            self._due = 0.0
 
     def _emit(self, request: Request, now: float) -> None:
         previous, request.last_token = request.last_token, now
