@@ -85,9 +85,10 @@ _ROUTER = (
     Metric(
         "exaserve_router_retries_total",
         "counter",
-        "Requests sent to another replica because the first failed before anything was sent to the client.",
+        "Requests sent once more because the first attempt failed before anything was sent to the client.",
         ("reason",),
-        source="router: refused, reset, frozen, down",
+        source="router: refused, reset, frozen, down; stale = a kept connection that the replica had closed,"
+        " tried again on the same replica",
     ),
     Metric(
         "exaserve_router_client_disconnects_total",

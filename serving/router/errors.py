@@ -11,7 +11,7 @@ REASONS = {s.value: s.phrase.encode() for s in HTTPStatus}
 REJECTION_REASONS = (
     "schema", "unknown_model", "control_endpoint", "bad_http", "pipelining", "headers_too_large",
     "body_too_large", "request_timeout", "upgrade_refused", "too_many_connections", "stopping",
-    "no_replica_ready", "capacity",
+    "no_replica_ready", "capacity", "replica_failed",
 )  # fmt: skip
 RETRY_AFTER_SECONDS = 2
 

@@ -126,6 +126,7 @@ class Exchange:
             self.server.metrics.retry(reason)
             self.server.dispatch(self)
         else:
+            self.server.metrics.reject("replica_failed")
             self.reject(502, "replica_failed", f"two replicas failed before they answered (last: {reason})")
 
     def _cut(self, upstream: Upstream | None, replica: Replica | None, reason: str) -> None:

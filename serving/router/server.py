@@ -148,7 +148,7 @@ class Server:
         tried = exchange.tried
         if tried:
             names = ", ".join(r.name for r in tried)
-            self.metrics.reject("no_replica_ready")
+            self.metrics.reject("replica_failed")
             exchange.reject(
                 502, "replica_failed", f"{names} failed before it answered and no other may take the request"
             )

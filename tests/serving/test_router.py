@@ -194,6 +194,7 @@ async def test_a_request_that_failed_before_the_first_byte_goes_to_another_repli
             tried = len(a.requests) + len(b.requests)
             assert (status, json.loads(body)["error"]["code"]) == (502, "replica_failed")
             assert tried == 2
+            assert r.server.metrics.rejected["replica_failed"] == 1
         a, b = FakeEngine(how), FakeEngine()
         async with router(a, b) as r:
             for _ in range(4):
