@@ -290,9 +290,9 @@ def test_counters_and_histograms_count_the_work() -> None:
 def test_requests_beyond_the_batch_wait() -> None:
     with simulated("--max-num-seqs", "2") as (client, _):
         in_background(client, 5, max_tokens=400, ignore_eos=True)
-        wait_for(lambda: metric(client, "num_requests_waiting") == 3)
-        assert metric(client, "num_requests_running") == 2
-        assert client.get("/load").json() == {"server_load": 5}
+        wait_for(lambda: client.get("/load").json() == {"server_load": 5})
+        wait_for(lambda: metric(client, "num_requests_running") == 2)
+        assert metric(client, "num_requests_waiting") == 3
         used = metric(client, "kv_cache_usage_perc") * 727
         assert math.isclose(used, round(used), abs_tol=1e-9)
         assert used >= 2
