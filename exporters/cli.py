@@ -87,15 +87,16 @@ def exporter(
         why = getattr(error, "strerror", None) or error
         typer.echo(f"can't listen on {host}:{port}: {why}; choose another with --host and --port", err=True)
         raise typer.Exit(1) from None
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    # Blocked before any thread starts, and taken by sigwait: a handler runs in the main thread only, and a signal
+    # that the kernel gives to another thread does not wake a main thread that waits for a lock.
+    ends = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
     typer.echo(
         f"exporter: http://{host}:{server.server_port}/metrics ({', '.join(names) or discover or 'no replica'})"
     )
     sys.stdout.flush()
-    stop.wait()
+    signal.sigwait(ends)
     # Nothing is waited for: every thread is a daemon, and a scrape that is cut is simply tried again.
     server.socket.close()
 
