@@ -142,8 +142,9 @@ class Exchange:
             if self.http10:
                 self.client.write(event)
             else:
+                # The answer is whole as HTTP goes, so the connection stays: its head did not announce a close,
+                # and a client that reuses it at once would lose a second request to a reset.
                 self.client.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(event), event))
-            self.client.close_after = True
             self.client.answered()
         else:
             self.client.abort()

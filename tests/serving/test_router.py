@@ -217,6 +217,17 @@ async def test_a_stream_cut_between_chunks_ends_with_an_error_event_and_no_done(
 
 
 @run
+async def test_a_client_whose_stream_was_cut_goes_on_over_the_same_connection() -> None:
+    async with router(FakeEngine("die_mid_stream", "auto")) as r:
+        reader, writer = await asyncio.open_connection("127.0.0.1", r.port)
+        writer.write(request(STREAM))
+        assert b'"code": "replica_failed"' in await read_answer(reader)
+        writer.write(request(CHAT))
+        assert (await read_answer(reader)).endswith(JSON_ANSWER)
+        writer.close()
+
+
+@run
 async def test_an_answer_cut_inside_a_chunk_or_a_json_body_never_looks_complete() -> None:
     for how in ("die_mid_chunk", "half_json"):
         async with router(FakeEngine(how)) as r:
