@@ -45,15 +45,21 @@ def ask(
     The model is the first that the server lists. timeout: seconds of silence after which it is given up.
     Raises AskError.
     """
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname:
-        raise AskError(f"{url} is no http://HOST:PORT address")
-    connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=timeout)
+    try:
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname:
+            raise ValueError
+        connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=timeout)
+    except (ValueError, http.client.InvalidURL):
+        raise AskError(f"{url} is no http://HOST:PORT address") from None
     try:
         return _ask(connection, text, show, max_tokens)
     except TimeoutError:
         raise AskError(f"{url} was silent for {timeout:g} s") from None
-    except (OSError, http.client.HTTPException, ValueError, KeyError, IndexError, TypeError) as error:
+    except (
+        OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError, RecursionError,
+        OverflowError,
+    ) as error:  # fmt: skip
         raise AskError(f"{url} gave no answer: {error or type(error).__name__}") from None
     finally:
         connection.close()
@@ -104,6 +110,8 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
             if data == b"[DONE]":
                 return
             yield json.loads(data)
+    # Chunks that just end are no error to http.client, but a server that means to end says so.
+    raise AskError("the answer was cut: the connection ended before it was complete")
 
 
 def _read(answer: http.client.HTTPResponse) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def ask(
         str | None, typer.Option(help="An OpenAI-compatible server; default: the running stack's router.")
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Length of the answer.")] = 32,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds of silence to bear.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0.1, max=86_400, help="Seconds of silence to bear.")] = 60.0,
     indent: Annotated[bool, typer.Option("--indent", hidden=True)] = False,
 ) -> None:
     """Ask one question and show the answer as it comes, with its timing."""
@@ -134,13 +134,15 @@ def ask(
     def show(piece: str) -> None:
         if indent:
             piece = ("  A: " if first[0] else "") + piece.replace("\n", "\n" + margin)
-            first[0] = False
+        first[0] = False
         sys.stdout.write(piece)
         sys.stdout.flush()
 
     try:
         timing = send(url, text, show, max_tokens, timeout)
     except AskError as error:
+        if not first[0]:
+            typer.echo()
         typer.echo(f"{margin}{error}", err=True)
         raise typer.Exit(1) from None
     typer.echo(f"\n{margin}({timing})")
@@ -249,6 +251,9 @@ def main() -> None:
         from serving.config_errors import ConfigError
         from serving.stack import StackError
 
+        if isinstance(error, OSError) and error.filename is not None:  # $EXASERVE_HOME, mostly
+            print(f"exaserve: {error.filename}: {error.strerror}", file=sys.stderr)
+            sys.exit(1)
         if not isinstance(error, ConfigError | StackError):
             raise
         print(error, file=sys.stderr)

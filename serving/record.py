@@ -65,6 +65,10 @@ def path() -> Path:
     return run_folder() / "stack.json"
 
 
+def lock_path() -> Path:
+    return run_folder() / "stack.lock"
+
+
 def read() -> Record | None:
     """The record on disk; None if there is none, or none that can be read. It may be stale: see ``is_up``."""
     try:
@@ -74,7 +78,7 @@ def read() -> Record | None:
             for p in data.pop("parts")
         ]
         return Record(supervisor=Identity(**data.pop("supervisor")), parts=parts, **data)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
@@ -89,7 +93,7 @@ def lock() -> int | None:
     Raises OSError if the file can't be made.
     """
     run_folder().mkdir(parents=True, exist_ok=True)
-    fd = os.open(run_folder() / "stack.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(lock_path(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -100,7 +104,7 @@ def lock() -> int | None:
 
 def is_up() -> bool:
     """Whether a supervisor lives (it holds the lock)."""
-    if not (run_folder() / "stack.lock").exists():
+    if not lock_path().exists():
         return False
     fd = lock()
     if fd is None:

@@ -277,8 +277,8 @@ def down(say: Say) -> None:
     Raises StackError if something can't be ended.
     """
     begin = time.monotonic()
-    if not record.is_up():
-        left = record.clean_stale()
+    left = _clean()
+    if left is not None:
         say(f"nothing is up; ended what was left over: {', '.join(left)}" if left else "nothing is up")
         return
     found = record.read()
@@ -294,7 +294,22 @@ def down(say: Say) -> None:
         say(f"it did not end within {_DOWN_SECONDS:.0f} s; killing it and its parts")
         found.supervisor.signal(signal.SIGKILL)
         record.wait_gone([found.supervisor], 5)
-    record.clean_stale()
-    if record.is_up():
+    if _clean() is None:
         raise StackError("another exaserve up has started meanwhile; see: exaserve status")
     say(f"everything has ended, after {time.monotonic() - begin:.1f} s")
+
+
+def _clean() -> list[str] | None:
+    """Clean up after a supervisor that is gone, holding its lock: what another ``up`` has just started is not stale.
+
+    Names of what was killed; None if a supervisor lives.
+    """
+    if not record.lock_path().exists():  # nothing ever ran here, and nothing is made for it
+        return record.clean_stale()
+    lock = record.lock()
+    if lock is None:
+        return None
+    try:
+        return record.clean_stale()
+    finally:
+        os.close(lock)

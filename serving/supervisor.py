@@ -8,6 +8,7 @@ One thread that looks at everything a few times a second. It says what happens t
 from __future__ import annotations
 
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -138,6 +139,9 @@ class Supervisor:
             r.process = Process(launch.argv, launch.env, logs_folder() / f"{r.part.name}.log", run_folder())
         except OSError as error:
             self._died(r, f"could not be started ({error.strerror}: {error.filename})")
+            return
+        except (ValueError, subprocess.SubprocessError) as error:  # a NUL in an argument; no room to fork
+            self._died(r, f"could not be started ({error})")
             return
         r.record.identity = r.process.identity
         self._state(r, "starting")

@@ -46,7 +46,7 @@ async def ask(
     reader, writer = await asyncio.open_connection(replica.host, replica.port)
     try:
         kind = b"content-type: application/json\r\n" if body else b""
-        head = f"{method} {path} HTTP/1.1\r\nhost: {replica.host}:{replica.port}\r\nconnection: close\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nhost: {replica.address}\r\nconnection: close\r\n"
         writer.write(b"%s%s%scontent-length: %d\r\n\r\n%s" % (head.encode(), kind, headers, len(body), body))
         answer = _Answer()
         parser = httptools.HttpResponseParser(answer)

@@ -127,7 +127,7 @@ class Health:
         try:
             models = json.loads(body)["data"]
             name = str(models[0]["id"])
-        except (ValueError, LookupError, TypeError):
+        except (ValueError, LookupError, TypeError, RecursionError):
             raise ValueError(f"/v1/models: {_status_words(status, body)}") from None
         before, replica.models = replica.models, [m for m in models if isinstance(m, dict)]
         replica.model = name

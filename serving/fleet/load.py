@@ -6,6 +6,7 @@ one page per replica and second.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -42,8 +43,8 @@ def _values(page: bytes, start: bytes) -> list[float]:
         try:
             value = float(line[line.rindex(b"}") + 1 :].split()[0])
         except (ValueError, IndexError):
-            value = float("nan")
-        if value == value:
+            value = math.nan
+        if math.isfinite(value):
             values.append(value)
         at = page.find(start, end) if end >= 0 else -1
     return values

@@ -51,6 +51,11 @@ class Replica:
         self.probe_results = dict.fromkeys(PROBE_RESULTS, 0)
 
     @property
+    def address(self) -> str:
+        """``host:port`` as URLs write it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
     def in_flight(self) -> int:
         return len(self.attempts)
 

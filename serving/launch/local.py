@@ -103,7 +103,13 @@ class Process:
         self.started = time.monotonic()
         found = identity(self.pid)
         self.identity = found or Identity(self.pid, -1, "")
-        self._guard = _guard(self.pid)
+        try:
+            self._guard = _guard(self.pid)
+        except OSError:
+            # Without its guard it would be nobody's, and hold its port against every later start.
+            self.signal(signal.SIGKILL, group=True)
+            self._popen.wait()
+            raise
 
     def ended(self) -> int | None:
         """None while it runs, else its exit status (negative: the signal). Its group is killed then."""
@@ -181,11 +187,13 @@ def bound(log: Path, limit: int = LOG_BYTES) -> None:
     """Keep a log within ``limit`` bytes: copy it to ``.1`` and empty it.
 
     Whoever writes it has it open for appending and goes on at its start. What was written between the copy
-    and the emptying (well under a millisecond) is lost.
+    and the emptying (well under a millisecond) is lost. Where there is no room for the copy, all of it is.
     """
-    try:
+    old = log.with_name(log.name + ".1")
+    with contextlib.suppress(OSError):
         if log.stat().st_size > limit:
-            shutil.copyfile(log, log.with_name(log.name + ".1"))
+            try:
+                shutil.copyfile(log, old)
+            except OSError:
+                old.unlink(missing_ok=True)
             os.truncate(log, 0)
-    except OSError:
-        return

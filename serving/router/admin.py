@@ -63,7 +63,7 @@ def app(server: Server) -> FastAPI:
     def sd() -> list[dict[str, Any]]:
         """Prometheus HTTP service discovery of the replicas' own metrics pages."""
         return [
-            {"targets": [f"{r.host}:{r.port}"], "labels": {"replica": r.name, "model": r.model}}
+            {"targets": [r.address], "labels": {"replica": r.name, "model": r.model}}
             for r in list(server.replicas)
         ]
 

@@ -114,6 +114,8 @@ class Client(asyncio.Protocol):
             self._arm(self.server.settings.request_timeout)
 
     def eof_received(self) -> bool:
+        if self.exchange is not None:
+            self.abort()  # closing would wait for it to read what is buffered, and keep its replica busy meanwhile
         return False  # a client that has closed its side is gone; the transport closes
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -231,7 +233,8 @@ class Client(asyncio.Protocol):
         method = self.parser.get_method()
         if self.url[:1] != b"/":
             self.url = origin_form(self.url)
-        path = self.url.partition(b"?")[0]
+        # A fragment has no place in a request, but an engine's server cuts it off: /metrics# is /metrics to it.
+        path = self.url.partition(b"?")[0].partition(b"#")[0]
         body = b"".join(self.pieces)
         self.pieces = []
         route = route_of(path)
@@ -283,7 +286,10 @@ class Client(asyncio.Protocol):
             self.transport.write(data)
 
     def send_error(self, status: int, code: str, message: str, param: str | None, request_id: bytes) -> None:
-        self.write(errors.answer(status, code, message, param, request_id, self.close_after))
+        answer = errors.answer(status, code, message, param, request_id, self.close_after)
+        if self.exchange is not None and self.exchange.method == b"HEAD":
+            answer = answer[: answer.index(b"\r\n\r\n") + 4]  # a body would be read as the next answer
+        self.write(answer)
 
     def _refuse(self, status: int, code: str, message: str) -> None:
         """Answer, then close; the client may go on sending, or a reset could cost it the answer."""

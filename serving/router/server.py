@@ -101,7 +101,7 @@ class Server:
         for r in self.replicas:
             if r.in_rotation:
                 for m in r.models:
-                    seen.setdefault(m.get("id"), m)
+                    seen.setdefault(str(m.get("id")), m)
         return list(seen.values())
 
     def dispatch(self, exchange: Exchange, fresh_on: Replica | None = None) -> None:

@@ -71,7 +71,7 @@ class Upstream(asyncio.Protocol):
             return
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserError:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._fail("reset")
             return
         self.last = data
@@ -113,8 +113,13 @@ class Upstream(asyncio.Protocol):
 
     # --- from the parser ---
 
+    def on_message_begin(self) -> None:
+        if self.complete:  # a second answer that nobody asked for: its bytes must not reach the client
+            raise ValueError("more than one answer")
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        if not self.head_done:  # a trailer must not become a header (RFC 9110 6.5.1)
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         status = self.parser.get_status_code()
@@ -167,6 +172,8 @@ class Upstream(asyncio.Protocol):
         if self.pieces is not None:
             body = b"".join(self.pieces)
             self.pieces.clear()
+        if exchange.method == b"HEAD":
+            body = b""  # there must be none; it would be read as the next answer
         self.held = b""
         self.begun = True
         exchange.begin(self, self.parser.get_status_code(), self.headers, body)

@@ -139,6 +139,8 @@ def test_logs_follow_shows_new_lines_even_after_the_log_was_emptied(tmp_path: Pa
         env={**os.environ, "EXASERVE_HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         text=True,
+        # A shell's background job ignores SIGINT and hands that on; Ctrl-C comes to a foreground job.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "old line that is long\n"
@@ -182,3 +184,52 @@ def test_the_effective_configuration_is_what_the_router_gets(simulated_stack: St
     effective = yaml.safe_load((home / "run" / "exaserve.yaml").read_text())
     assert effective["monitoring"]["enabled"] is False
     assert simulated_stack.router.endswith(f":{effective['router']['port']}")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:99999", "http://127.0.0.1:x", "http://[", "http://a b", "ftp://x"]
+)
+def test_ask_at_an_address_that_is_none(url: str) -> None:
+    done = exaserve("ask", "hello", "--url", url)
+    assert (done.returncode, done.stderr) == (1, f"{url} is no http://HOST:PORT address\n")
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        (b'data: {"choices":[{"delta":{"content":"Par"}}]}\n\n', "the answer was cut"),
+        (b'data: {"choices":[{"delta":null}]}\n\n', "gave no answer"),
+        (b'data: {"error":"boom"}\n\n', "gave no answer"),
+        (b'data: {"usage":{"completion_tokens":1e999}}\n\n', "gave no answer"),
+        (b"data: " + b"[" * 100_000 + b"\n\n", "gave no answer"),
+    ],
+)
+def test_ask_says_what_is_wrong_with_an_answer(events: bytes, words: str) -> None:
+    models = b'{"data":[{"id":"m"}]}'
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "serving.cli", "ask", "hello", "--url", url],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with server.accept()[0] as connection:
+            connection.recv(4096)
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(models), models))
+            connection.recv(4096)
+            chunk = b"%x\r\n%s\r\n" % (len(events), events)
+            connection.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunk)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert words in error
+    assert len(error.splitlines()) == 1, error
+
+
+@pytest.mark.parametrize("command", ["up", "down"])
+def test_a_home_that_can_t_be_used_is_one_line(command: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = exaserve(command, env={"EXASERVE_HOME": str(tmp_path / "file")})
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"exaserve: {tmp_path}/file/run")
+    assert len(done.stderr.splitlines()) == 1

@@ -31,8 +31,9 @@ def test_engines_on_one_page_are_summed_and_the_fullest_cache_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [b"", b"\n", b"\nvllm:num_requests_running{", b"\nvllm:num_requests_running{} NaN", b"\xff"]
-)
+    "page", [b"", b"\n", b"\nvllm:num_requests_running{", b"\nvllm:num_requests_running{} NaN", b"\xff",
+     b"\nvllm:num_requests_running{} +Inf"],
+)  # fmt: skip
 def test_what_a_page_does_not_say_is_unknown_not_zero(page: bytes) -> None:
     assert load.read(page) == Load(None, None, None, None)
 
@@ -45,6 +46,7 @@ def test_replicas_are_named_by_hand_or_by_address() -> None:
     a, b = static.parse_all(["http://127.0.0.1:8100", "b=http://gpu-1:9000/"])
     assert (a.name, a.host, a.port) == ("127.0.0.1:8100", "127.0.0.1", 8100)
     assert (b.name, b.host, b.port) == ("b", "gpu-1", 9000)
+    assert (b.address, static.parse("http://[::1]:8100").address) == ("gpu-1:9000", "[::1]:8100")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 from serving.launch.local import Identity, Process, boot_id, bound, identity, tail
 
@@ -119,3 +121,30 @@ def gone(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def test_a_log_is_bounded_where_there_is_no_room_for_its_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("serving.launch.local.shutil.copyfile", full)
+    log = tmp_path / "part.log"
+    log.write_text("x" * 100)
+    bound(log, limit=99)
+    assert log.stat().st_size == 0
+
+
+def test_a_process_without_a_guard_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(group: int) -> None:
+        pids.append(group)
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    pids: list[int] = []
+    monkeypatch.setattr("serving.launch.local._guard", fail)
+    with pytest.raises(OSError, match="Resource"):
+        shell(tmp_path, "sleep 1000")
+    assert identity(pids[0]) is None

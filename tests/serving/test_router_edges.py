@@ -38,6 +38,22 @@ class Engine(FakeEngine):
         await asyncio.sleep(0.05)
         return await self._send(writer, JSON_ANSWER)
 
+    async def _twice(self, _: Any, writer: asyncio.StreamWriter) -> bool:
+        return await self._raw(writer, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok" * 2)
+
+    async def _upgrade(self, _: Any, writer: asyncio.StreamWriter) -> bool:
+        head = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nx"
+        return await self._raw(writer, head)
+
+    async def _trailer(self, _: Any, writer: asyncio.StreamWriter) -> bool:
+        head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+        return await self._raw(writer, head + b"2\r\nok\r\n0\r\nx-late: 1\r\n\r\n")
+
+    async def _raw(self, writer: asyncio.StreamWriter, data: bytes) -> bool:
+        writer.write(data)
+        await writer.drain()
+        return True
+
 
 @run
 async def test_a_connection_paused_for_a_slow_reader_is_not_reused_paused() -> None:
@@ -236,6 +252,8 @@ async def test_every_control_endpoint_is_closed() -> None:
             "/v1/../metrics",
             "/sleep?x=1",
             "http://h/metrics",
+            "/metrics#",
+            "/sleep#?x",
         ):
             assert (await r.raw(request(b"", p, method="GET"))).startswith(b"HTTP/1.1 403"), p
 
@@ -266,3 +284,53 @@ async def test_drain_lets_written_answers_reach_slow_readers() -> None:
             pass
         assert got == 16 * 2**20
         await drain
+
+
+@run
+async def test_a_client_that_half_closes_without_reading_frees_its_replica() -> None:
+    e = FakeEngine("flood")
+    async with router(e) as r:
+        _, writer = await asyncio.open_connection("127.0.0.1", r.port, limit=4096)
+        writer.write(request(STREAM))
+        await until(lambda: r.replica().in_flight == 1)
+        await asyncio.sleep(0.5)  # until every buffer on the way is full
+        writer.write_eof()
+        await until(lambda: r.replica().in_flight == 0, 3)
+        assert not r.server.clients
+        writer.transport.abort()
+
+
+@run
+async def test_an_answer_to_head_has_no_body_whoever_gives_it() -> None:
+    async with router(Engine("reset")) as r:
+        reader, writer = await asyncio.open_connection("127.0.0.1", r.port)
+        for path, status in (("/metrics", b"403"), ("/v1/files", b"502"), ("/v1/models", b"200")):
+            writer.write(request(b"", path, method="HEAD"))
+            assert (await reader.readuntil(b"\r\n\r\n")).split()[1] == status
+        await asyncio.sleep(0.1)
+        writer.write(request(b"", "/v1/models", method="GET"))
+        assert (await reader.readuntil(b"\r\n")) == b"HTTP/1.1 200 OK\r\n"
+        writer.close()
+
+
+@pytest.mark.parametrize("how", ["twice", "upgrade"])
+def test_an_answer_that_is_none_is_not_relayed(how: str) -> None:
+    async def go() -> None:
+        failures: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        async with router(Engine(how)) as r:
+            assert (await r.post(CHAT))[0] == 502
+            assert r.replica().in_flight == 0
+        assert failures == []
+
+    uvloop.run(asyncio.wait_for(go(), 30))
+
+
+@run
+async def test_a_trailer_of_an_answer_is_not_taken_for_a_header() -> None:
+    async with router(Engine("trailer")) as r:
+        reader, writer = await asyncio.open_connection("127.0.0.1", r.port)
+        writer.write(request(CHAT))
+        assert b"x-late" not in await reader.readuntil(b"\r\n\r\n")
+        assert await reader.readuntil(b"\r\n\r\n") == b"2\r\nok\r\n0\r\nx-late: 1\r\n\r\n"
+        writer.close()

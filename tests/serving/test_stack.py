@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from serving import monitoring, record
+from serving import stack as stack_module
 from serving.config import load
 from serving.launch.local import boot_id, identity
 from tests.conftest import Stack, exaserve, free_ports, stack_config, start
@@ -282,7 +283,39 @@ def test_what_a_killed_supervisor_left_is_ended_but_no_stranger(
         stranger.wait()
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"parts": 3}', '{"parts": [{"identity": 1}]}', "\x00"])
+def test_down_leaves_alone_what_another_up_has_just_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXASERVE_HOME", str(tmp_path))
+    gone, part = (subprocess.Popen(["sleep", "1000"], start_new_session=True) for _ in range(2))
+    old, new = identity(gone.pid), identity(part.pid)
+    assert old is not None
+    assert new is not None
+    record.Record(old, time.time(), "ready").write()
+    lock = record.lock()
+    assert lock is not None
+
+    def ended(*_: object) -> bool:
+        # The first one has ended, and in that instant the next one starts.
+        record.Record(old, time.time(), parts=[record.PartRecord("a", "", identity=new)]).write()
+        return True
+
+    monkeypatch.setattr(record, "wait_gone", ended)
+    try:
+        with pytest.raises(stack_module.StackError, match="another exaserve up has started"):
+            stack_module.down(lambda _: None)
+        assert part.poll() is None
+        assert record.read() is not None
+    finally:
+        os.close(lock)
+        for process in (gone, part):
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", "[" * 100_000, '{"parts": 3}', '{"parts": [{"identity": 1}]}', "\x00"]
+)
 def test_a_damaged_record_is_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("EXASERVE_HOME", str(tmp_path))
     (tmp_path / "run").mkdir()

@@ -222,3 +222,12 @@ def test_a_second_ctrl_c_ends_everything_at_once(stage: Callable[..., Stage], ro
 )
 def test_exit_statuses_in_words(status: int, words: str) -> None:
     assert said(status) == words
+
+
+def test_an_argument_that_no_program_can_get_is_said_so(
+    stage: Callable[..., Stage], router: FakeRouter
+) -> None:
+    launch = Launch(["/bin/true", "\0"])
+    s = stage([Part("part", "service", lambda: launch, "http://127.0.0.1:9")], router)
+    with pytest.raises(StartError, match=r"part could not be started .*null byte"):
+        s.until(lambda: False)
