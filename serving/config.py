@@ -80,7 +80,8 @@ class Fleet(Section):
     )
     restart_backoff: Seconds = Field(1.0, description="first pause before a restart; doubles up to 60 s")
     restart_frozen_after: Seconds = Field(
-        60.0, description="a replica that stays frozen this long is killed and restarted"
+        60.0,
+        description="a part that stays frozen, or a replica that stays down, this long is killed and restarted",
     )
 
 

@@ -23,6 +23,7 @@ from serving.record import PartRecord, Record, logs_folder, run_folder
 
 TICK = 0.1  # seconds between two looks; a waitpid and a socket each, about 1 % of a core in all
 _FLEET_EVERY = 0.5
+_SERVICES_EVERY = 2.0
 _BOUND_EVERY = 2.0
 _BACKOFF_MAX = 60.0
 _GOOD_LIFE = 60.0  # a part that lived this long starts again with the first, short pause
@@ -73,7 +74,7 @@ class Supervisor:
         self.up = False
         self._width = max(len(p.name) for p in parts)
         self._begin = time.monotonic()
-        self._next_fleet = self._next_bound = 0.0
+        self._next_fleet = self._next_services = self._next_bound = 0.0
         self._written: str | None = None
 
     # --- while it runs -------------------------------------------------------------------------------
@@ -86,6 +87,9 @@ class Supervisor:
         if now >= self._next_fleet:
             self._next_fleet = now + _FLEET_EVERY
             self._look_at_replicas()
+        if now >= self._next_services:
+            self._next_services = now + _SERVICES_EVERY
+            self._look_at_services()
         if now >= self._next_bound:
             self._next_bound = now + _BOUND_EVERY
             for r in self.running:
@@ -174,6 +178,15 @@ class Supervisor:
             r, "restarting", f"{how} after {life:.1f} s; restart {r.record.restarts} in {pause:.1f} s"
         )
 
+    def _look_at_services(self) -> None:
+        """A router that is stopped or stuck is alive as a process, and every client of it hangs."""
+        for r in self.running:
+            if r.part.kind == "service" and r.ready and r.process:
+                answers = fetch.get(r.part.ready_url, timeout=1.0) is not None
+                self._judge(
+                    r, "ready" if answers else "frozen", "" if answers else f"{r.part.ready_url} is silent"
+                )
+
     def _look_at_replicas(self) -> None:
         replicas = [r for r in self.running if r.part.kind == "replica" and r.process]
         if not replicas:
@@ -197,7 +210,7 @@ class Supervisor:
             self._state(r, "probing")
 
     def _judge(self, r: Running, state: str, reason: str) -> None:
-        """A replica that was ready: what the router says of it now."""
+        """A part that was ready, and what is seen of it now: by the router if it is a replica."""
         if state != r.record.state:
             self._state(r, state, reason)
         if state not in ("frozen", "down"):

@@ -146,11 +146,13 @@ class Server:
 
     def _reject(self, exchange: Exchange) -> None:
         tried = exchange.tried
-        if tried:
+        if tried and not any(r.in_rotation and r not in tried for r in self._candidates(exchange)):
             names = ", ".join(r.name for r in tried)
             self.metrics.reject("replica_failed")
             exchange.reject(
-                502, "replica_failed", f"{names} failed before it answered and no other may take the request"
+                502,
+                "replica_failed",
+                f"{names} failed before it answered and no other replica is in rotation",
             )
         elif any(r.in_rotation for r in self._candidates(exchange)):
             self.metrics.reject("capacity")
