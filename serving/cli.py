@@ -66,6 +66,7 @@ def down() -> None:
 def status(json_: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
     """Show every part: state, process, address, memory, restarts. Exit status 1 if the stack is not up."""
     from serving import status as view
+    from serving.record import run_folder
 
     found = view.status()
     if json_:
@@ -73,7 +74,11 @@ def status(json_: Annotated[bool, typer.Option("--json", help="For programs.")] 
 
         typer.echo(json.dumps(found, indent=1))
     else:
-        typer.echo(view.table(found) if found else "the stack is not up; exaserve up starts it")
+        typer.echo(
+            view.table(found)
+            if found
+            else f"the stack is not up (looked in {run_folder()}); exaserve up starts it"
+        )
     raise typer.Exit(0 if found else 1)
 
 

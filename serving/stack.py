@@ -279,7 +279,11 @@ def down(say: Say) -> None:
     begin = time.monotonic()
     left = _clean()
     if left is not None:
-        say(f"nothing is up; ended what was left over: {', '.join(left)}" if left else "nothing is up")
+        say(
+            f"nothing is up; ended what was left over: {', '.join(left)}"
+            if left
+            else f"nothing is up (looked in {record.run_folder()})"
+        )
         return
     found = record.read()
     while found is None and record.is_up() and time.monotonic() - begin < 3:

@@ -72,10 +72,13 @@ def test_config_schema_is_json() -> None:
 def test_with_nothing_up(tmp_path: Path) -> None:
     env = {"EXASERVE_HOME": str(tmp_path)}
     status = exaserve("status", env=env)
-    assert (status.returncode, status.stdout) == (1, "the stack is not up; exaserve up starts it\n")
+    assert (status.returncode, status.stdout) == (
+        1,
+        f"the stack is not up (looked in {tmp_path / 'run'}); exaserve up starts it\n",
+    )
     assert exaserve("status", "--json", env=env).stdout == "null\n"
     down = exaserve("down", env=env)
-    assert (down.returncode, down.stdout) == (0, "nothing is up\n")
+    assert (down.returncode, down.stdout) == (0, f"nothing is up (looked in {tmp_path / 'run'})\n")
     logs = exaserve("logs", env=env)
     assert (logs.returncode, logs.stderr) == (1, "there are no logs yet; exaserve up writes them\n")
     assert list(tmp_path.iterdir()) == []
