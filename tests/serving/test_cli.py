@@ -145,19 +145,23 @@ def test_logs_follow_shows_new_lines_even_after_the_log_was_emptied(tmp_path: Pa
         # A shell's background job ignores SIGINT and hands that on; Ctrl-C comes to a foreground job.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "old line that is long\n"
-    log.write_text("new\n")
-    assert process.stdout.readline() == "new\n"
-    with log.open("a") as f:
-        f.write("half")
-        f.flush()
-        time.sleep(0.5)
-        f.write(" whole\n")
-    assert process.stdout.readline() == "half whole\n"
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
-    assert process.returncode == 130
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "old line that is long\n"
+            log.write_text("new\n")
+            assert process.stdout.readline() == "new\n"
+            with log.open("a") as f:
+                f.write("half")
+                f.flush()
+                time.sleep(0.5)
+                f.write(" whole\n")
+            assert process.stdout.readline() == "half whole\n"
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=30)
+            assert process.returncode == 130
+        finally:
+            process.kill()
 
 
 def test_a_reader_that_goes_away_is_no_error(simulated_stack: Stack) -> None:
