@@ -118,7 +118,7 @@ class Server:
             upstream: Upstream = replica.idle.pop()
             if upstream.transport is not None and not upstream.transport.is_closing():
                 exchange.upstream = upstream
-                upstream.send(exchange, [exchange.head, exchange.body])
+                upstream.send(exchange)
                 return
         task = self.loop.create_task(self._connect(exchange, replica))
         self._connecting.add(task)
@@ -142,7 +142,7 @@ class Server:
             transport.abort()  # the client went away, or the replica went out, while we connected
             return
         exchange.upstream = upstream
-        upstream.send(exchange, [exchange.head, exchange.body])
+        upstream.send(exchange)
 
     def _reject(self, exchange: Exchange) -> None:
         tried = exchange.tried

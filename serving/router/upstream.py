@@ -58,10 +58,11 @@ class Upstream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
 
-    def send(self, exchange: Exchange, parts: list[bytes]) -> None:
+    def send(self, exchange: Exchange) -> None:
         self.exchange = exchange
         assert self.transport is not None
-        self.transport.write(b"".join(parts))  # one write: uvloop sends it at once, writelines later
+        # One write: uvloop sends it at once, writelines later.
+        self.transport.write(exchange.head + exchange.body)
 
     def data_received(self, data: bytes) -> None:
         self.replica.heard += 1

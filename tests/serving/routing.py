@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -125,6 +125,3 @@ def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[[], None]:
     plain.__name__ = test.__name__
     plain.__doc__ = test.__doc__
     return plain
-
-
-Waits = Awaitable[None]
