@@ -33,7 +33,7 @@ def router(
     from serving.config import Router
     from serving.config_errors import ConfigError
     from serving.fleet.discovery import static
-    from serving.router.server import CannotStart, run
+    from serving.router.process import CannotStart, run
 
     given: dict[str, Any] = {"host": host, "port": port, "admin_host": admin_host, "admin_port": admin_port}
     try:

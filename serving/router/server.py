@@ -6,19 +6,14 @@ The data plane is one event loop (uvloop). Exchanges ask it for a replica; healt
 from __future__ import annotations
 
 import asyncio
-import signal
-import sys
 import time
 from collections.abc import KeysView, Sequence
 from typing import Any
-
-import uvloop
 
 from serving.config import Router
 from serving.fleet.ask import was_refused
 from serving.fleet.health import Health
 from serving.fleet.replica import Replica
-from serving.router.admin import AdminThread
 from serving.router.client import Client
 from serving.router.exchange import Exchange
 from serving.router.metrics import RouterCollector, RouterMetrics
@@ -27,10 +22,6 @@ from serving.router.upstream import Upstream
 
 CONNECT_SECONDS = 2.0
 DRAIN_SECONDS = 10.0
-
-
-class CannotStart(Exception):
-    """What keeps the router from starting, in words."""
 
 
 class Server:
@@ -191,57 +182,3 @@ class Server:
             await asyncio.sleep(0.05)
         for client in list(self.clients):
             client.abort()
-
-
-async def _serve(settings: Router, replicas: Sequence[Replica]) -> None:
-    server = Server(settings, replicas)
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        listener = await loop.create_server(
-            lambda: Client(server), settings.host, settings.port, backlog=4096
-        )
-    except OSError as e:
-        raise CannotStart(
-            f"could not listen on {settings.host}:{settings.port}: {e.strerror} (router.port, --port)"
-        ) from e
-    admin = AdminThread(server, settings.admin_host, settings.admin_port)
-    admin.start()
-    server.health.start()
-    sweeper = asyncio.create_task(server.expire_clients())
-    while not admin.server.started and admin.is_alive():  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
-    if not admin.server.started:
-        raise CannotStart(f"{admin.failed} (router.admin_port, --admin-port)")
-    print(
-        f"router on http://{settings.host}:{settings.port}, admin API on "
-        f"http://{settings.admin_host}:{settings.admin_port}, {len(replicas)} replicas",
-        flush=True,
-    )
-    await stop.wait()
-    print("stopping: open answers may end", flush=True)
-    listener.close()
-    await server.drain()
-    sweeper.cancel()
-    await server.health.stop()
-    admin.stop()
-
-
-def run(settings: Router, replicas: Sequence[Replica]) -> None:
-    """Serve until SIGTERM or SIGINT. Raises CannotStart."""
-    _raise_file_limit()
-    uvloop.run(_serve(settings, replicas))
-
-
-def _raise_file_limit() -> None:
-    """Two sockets a stream: the usual 1,024 files are gone at 500 streams."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (ValueError, OSError) as e:
-            print(f"could not raise the limit of open files above {soft}: {e}", file=sys.stderr)
