@@ -8,22 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from serving import yamlfile
+from serving.config_base import Host, Port, Seconds, Section
 from serving.config_errors import ConfigError, Places, word
+from serving.config_router import Match, Name, Pool, Router, Tenants
 from serving.yamlfile import KeyPath
-
-Seconds = Annotated[float, Field(gt=0, le=3600, description="seconds")]
-Port = Annotated[int, Field(ge=1, le=65535)]
-Host = Annotated[str, Field(pattern=r"^[0-9A-Za-z.:_-]{1,255}$", description="address to listen on")]
-
-
-class Section(BaseModel):
-    # Strict: YAML already has types, and `port: yes` must not become port 1.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Model(Section):
@@ -85,37 +78,6 @@ class Fleet(Section):
     )
 
 
-class Router(Section):
-    """The one address in front, and how it judges replicas."""
-
-    host: Host = "127.0.0.1"
-    port: Port = 8000
-    admin_host: Host = "127.0.0.1"
-    admin_port: Port = 8001
-    strategy: Literal["least_work"] = "least_work"
-    health_check_interval: Seconds = Field(
-        5.0, description="between two one-token inference probes of a replica"
-    )
-    probe_timeout: Seconds = Field(5.0, description="a probe without an answer for this long has failed")
-    degraded_after: Seconds = Field(2.0, description="a probe slower than this makes the replica degraded")
-    silence_timeout: Seconds = Field(
-        4.0, description="a replica that sends no byte at all for this long, though asked, is frozen"
-    )
-    load_interval: Seconds = Field(1.0, description="between two reads of a replica's load")
-    max_queue_depth: int = Field(
-        32, ge=1, description="requests waiting on a replica above which it gets no new one"
-    )
-    kv_cache_watermark: float = Field(
-        0.85, gt=0, le=1, description="share of KV blocks in use above which a replica gets no new request"
-    )
-    max_body_bytes: int = Field(16 * 2**20, ge=1024, description="larger request bodies get 413")
-    max_header_bytes: int = Field(32 * 2**10, ge=1024, description="larger request heads get 431")
-    request_timeout: Seconds = Field(
-        10.0, description="a client that sends no further byte of its request for this long gets 408"
-    )
-    max_connections: int = Field(10_000, ge=1, description="client connections; further ones get 503")
-
-
 class Network(Section):
     """NCCL between the GPUs of one replica; handed to the engine's environment."""
 
@@ -142,6 +104,11 @@ class Config(Section):
     engine: Engine = Engine()
     fleet: Fleet = Fleet()
     router: Router = Router()
+    pools: dict[Name, Pool] = Field(
+        default_factory=dict,
+        description="in order: the first that matches takes the request; none = one pool",
+    )
+    tenants: Tenants = Tenants()
     network: Network = Network()
     exporter: Exporter = Exporter()
     monitoring: Monitoring = Monitoring()
@@ -192,11 +159,43 @@ def load(path: Path | None = None, options: Mapping[str, tuple[object, str]] | N
     errors = [f"{places.of(tuple(key.split('.')))}: {key}: {problem}" for key, problem in _conflicts(config)]
     if errors:
         raise ConfigError(errors)
-    if config.model.path == "default":
-        return config
-    folder = (path.parent if path else Path()) / Path(config.model.path).expanduser()
-    model = config.model.model_copy(update={"path": str(folder.absolute())})
-    return config.model_copy(update={"model": model})
+    return _with_absolute_paths(config, path.parent if path else Path())
+
+
+#: Keys whose value is a path, and the words that are none.
+_PATHS = {
+    "model.path": "default",
+    "router.unix_socket": None,
+    "router.admin_token_file": None,
+    "router.replica_token_file": None,
+    "router.tls.certificate": None,
+    "router.tls.key": None,
+    "router.tls.client_ca": None,
+    "router.replica_tls.ca": None,
+    "router.replica_tls.certificate": None,
+    "router.replica_tls.key": None,
+    "router.intent.model": "default",
+    "router.audit.folder": None,
+    "tenants.file": None,
+}
+
+
+def _with_absolute_paths(config: Config, folder: Path) -> Config:
+    for key, word_for_none in _PATHS.items():
+        sections: list[Section] = [config]
+        *names, last = key.split(".")
+        for name in names:
+            sections.append(getattr(sections[-1], name))
+        value = getattr(sections[-1], last)
+        if value in (None, word_for_none):
+            continue
+        changed: Section = sections[-1].model_copy(
+            update={last: str((folder / Path(value).expanduser()).absolute())}
+        )
+        for section, name in zip(reversed(sections[:-1]), reversed(names), strict=True):
+            changed = section.model_copy(update={name: changed})
+        config = cast(Config, changed)
+    return config
 
 
 def ports(config: Config) -> dict[str, int]:
@@ -255,6 +254,13 @@ def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
             f"must be below two health_check_intervals ({2 * router.health_check_interval:g} s); "
             "a frozen replica is out of rotation within that",
         )
+    yield from _pool_conflicts(config)
+    for section, parts in (("router.tls", router.tls), ("router.replica_tls", router.replica_tls)):
+        if (parts.certificate is None) != (parts.key is None):
+            missing = "key" if parts.key is None else "certificate"
+            yield f"{section}.{missing}", "must be given too: a certificate and its key come together"
+    if router.tls.client_ca is not None and router.tls.certificate is None:
+        yield "router.tls.client_ca", "needs router.tls.certificate and router.tls.key"
     if config.fleet.restart_frozen_after <= router.silence_timeout:
         yield (
             "fleet.restart_frozen_after",
@@ -269,3 +275,32 @@ def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
         name = arg.partition("=")[0].replace("_", "-")
         if name in _OWN_ARGS:
             yield "engine.args", f"{name} is set by {_OWN_ARGS[name]}; set it there"
+
+
+def _pool_conflicts(config: Config) -> Iterator[tuple[str, str]]:
+    names = list(config.pools)
+    for i, (name, pool) in enumerate(config.pools.items()):
+        key = f"pools.{name}"
+        if pool.match == Match() and i < len(names) - 1:
+            yield (
+                f"{key}.match",
+                f"matches everything, so {', '.join(names[i + 1 :])} would get nothing; put it last",
+            )
+        if pool.match != Match() and i == len(names) - 1:
+            yield f"{key}.match", "the last pool takes what no other matches: it must be without match"
+        if pool.match.intents and not config.router.intent.enabled:
+            yield f"{key}.match.intents", "needs router.intent.enabled: true"
+        if pool.match.tenants and config.tenants.file is None:
+            yield f"{key}.match.tenants", "needs tenants.file"
+        for what in ("input", "output"):
+            least = getattr(pool.match, f"min_{what}_tokens")
+            most = getattr(pool.match, f"max_{what}_tokens")
+            if least is not None and most is not None and least > most:
+                yield f"{key}.match.min_{what}_tokens", f"must be at most max_{what}_tokens ({most})"
+        if pool.fallback is not None:
+            if pool.fallback not in config.pools:
+                yield f"{key}.fallback", f"no pool {pool.fallback}; pools: {', '.join(names)}"
+            elif pool.fallback == name:
+                yield f"{key}.fallback", "must be another pool"
+            elif config.pools[pool.fallback].fallback is not None:
+                yield f"{key}.fallback", f"{pool.fallback} has a fallback of its own; only one step is taken"

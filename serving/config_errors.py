@@ -17,13 +17,10 @@ from serving.yamlfile import KeyPath
 
 #: Values that the design has and the code has not: key -> values.
 VALUES_NOT_BUILT = {
-    "router.strategy": ("round_robin", "least_requests", "power_of_two", "consistent_hash"),
     "fleet.launcher": ("ray", "slurm", "kubernetes"),
 }
 #: Keys that the design has and the code has not: key -> what there is today.
 KEYS_NOT_BUILT = {
-    "pools": "one pool, the replicas of fleet",
-    "tenants": "every client is treated alike",
     "slo": "latency buckets in exporters/catalog.py",
     "aliases": "one name, model.name",
     "model.lora": "the model as it is",
@@ -32,13 +29,7 @@ KEYS_NOT_BUILT = {
     "fleet.nodes": "the node that exaserve up runs on",
     "fleet.autoscaling": "a fixed number, fleet.replicas_per_node",
     "fleet.discovery": "replicas that exaserve up starts, or exaserve router --replica URL",
-    "router.retry": "one retry on another replica when nothing was sent yet",
-    "router.admission": "router.max_queue_depth and router.kv_cache_watermark",
-    "router.intent": "requests are not classified",
-    "router.audit": "the router's log",
-    "router.tracing": "x-request-id on every answer",
-    "router.api_keys": "no keys; everything binds 127.0.0.1",
-    "router.tls": "plain HTTP; everything binds 127.0.0.1",
+    "router.api_keys": "tenants.file (exaserve tenants key)",
     "exporter.collectors": "every collector that finds something",
 }
 

@@ -88,7 +88,7 @@ def _services(config: Config, run: Path, effective: Path, named: list[str]) -> l
             f"http://{reach(router.host)}:{router.port}",
             f"{admin}/livez",
             stop_rank=0,
-            stop_seconds=30.0,
+            stop_seconds=router.drain_timeout + 5.0,
             port=router.port,
         ),
         Part("exporter", "service", lambda: Launch(exporter_argv), metrics, metrics, port=exporter.port),

@@ -70,16 +70,17 @@ def errors(folder: Path, text: str | bytes) -> list[str]:
             id="key of another section",
         ),
         pytest.param(
-            "router:\n  strategy: round_robin\n",
-            "exaserve.yaml:2: router.strategy: round_robin is not built yet; today: least_work",
-            id="value not built",
+            "router:\n  strategy: least_wrok\n",
+            "exaserve.yaml:2: router.strategy: must be hybrid or least_work or consistent_hash or round_robin or "
+            "least_requests or power_of_two, not 'least_wrok'; did you mean least_work?",
+            id="a word that is not allowed",
         ),
         pytest.param(
             "fleet:\n  launcher: slurm\n",
             "exaserve.yaml:2: fleet.launcher: slurm is not built yet; today: local",
         ),
         pytest.param(
-            "pools:\n  chat: {}\n",
+            "aliases:\n  chat: {}\n",
             "exaserve.yaml:1: pools: not built yet; today: one pool",
             id="section not built",
         ),
@@ -225,14 +226,18 @@ def test_ports_lists_each_part_with_its_key() -> None:
     }
 
 
-def keys(shown: dict[str, Any]) -> list[str]:
-    return sorted(f"{section}.{key}" for section, inner in shown.items() for key in inner)
-
-
-def model_keys(model: type[BaseModel]) -> list[str]:
+def keys(shown: dict[str, Any], prefix: str = "") -> list[str]:
     found = []
-    for section, outer in model.model_fields.items():
-        assert isinstance(outer.annotation, type)
-        assert issubclass(outer.annotation, BaseModel)
-        found += [f"{section}.{key}" for key in outer.annotation.model_fields]
+    for key, value in shown.items():
+        deeper = isinstance(value, dict) and value
+        found += keys(value, f"{prefix}{key}.") if deeper else [prefix + key]
+    return sorted(found)
+
+
+def model_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    found = []
+    for key, field in model.model_fields.items():
+        inner = field.annotation
+        section = isinstance(inner, type) and issubclass(inner, BaseModel)
+        found += model_keys(inner, f"{prefix}{key}.") if section else [prefix + key]  # type: ignore[arg-type]
     return found
