@@ -1,33 +1,59 @@
-"""A connection from a client: reads one request at a time, within limits, and writes its answer."""
+"""A connection from a client: reads one request at a time, within limits, and writes its answer.
+
+The usual request (head in one read, Content-Length) is parsed here with callbacks that are built-in functions, so
+that no Python runs per header; what is unusual goes through ``careful.py``. What is then done with a request is in
+``intake.py``.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import os
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import httptools
 
-from serving.router import errors, schema
+from serving.router import errors, heads
+from serving.router.careful import CarefulParser, Refusal, body_too_large, head_too_large, pipelined
 from serving.router.exchange import Exchange
-from serving.router.routes import control_endpoint, origin_form, route_of
+from serving.router.intake import take_in
+from serving.router.routes import FIRST_LINES, origin_form
+from serving.router.websocket import wants_upgrade
 
 if TYPE_CHECKING:
     from serving.router.server import Server
 
-#: Not forwarded to the replica: hop-by-hop, or written anew.
-NOT_FORWARDED = frozenset(
-    (b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade", b"host", b"expect",
-     b"content-length", b"transfer-encoding", b"x-request-id", b"proxy-authorization")
-)  # fmt: skip
 LINGER_SECONDS = 5.0  # a refused client may go on sending its body for this long before it is cut
 LINGER_BYTES = 64 * 2**20
 MAX_LINGERING = 256  # connections beyond max_connections that are told so; further ones are just cut
+#: Bodies up to this size are not counted against router.max_buffered_bytes: 10,000 of them are 640 MB at most.
+SMALL_BODY = 64 * 1024
 
 
-def new_request_id() -> bytes:
-    """32 hex digits, as a UUID has, at a tenth of its cost."""
-    return os.urandom(16).hex().encode()
+class _Parsed:
+    """What llhttp finds, put away by built-in functions: no Python frame per header."""
+
+    __slots__ = ("begun", "headers", "on_body", "on_header", "on_message_begin", "on_message_complete", "on_url",
+                 "open", "pieces", "urls")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.headers: dict[bytes, bytes] = {}
+        self.pieces: list[bytes] = []
+        self.urls: list[bytes] = []
+        self.open = [True]  # emptied when the message is complete
+        self.begun = [True]  # a second message in the same bytes finds it empty, which is an error to llhttp
+        self.on_header = self.headers.__setitem__
+        self.on_url = self.urls.append
+        self.on_body = self.pieces.append
+        self.on_message_begin = self.begun.pop
+        self.on_message_complete = self.open.clear
+
+    def reset(self) -> None:
+        self.headers.clear()
+        self.pieces.clear()
+        self.urls.clear()
+        self.open[:] = (True,)
+        self.begun[:] = (True,)
 
 
 class Client(asyncio.Protocol):
@@ -37,42 +63,175 @@ class Client(asyncio.Protocol):
         self.exchange: Exchange | None = None
         self.close_after = False
         self.closing = False  # refused: what still comes is read and dropped
+        self.stalled = False  # reads nothing of its answer
         self.lingered = 0
-        self.expires = 0.0  # loop time at which ``expired`` is called; 0 = never
+        self.expires = 0.0  # time.monotonic() at which ``expired`` is called; 0 = never
         self.deadline = 0.0
-        self.parser = httptools.HttpRequestParser(self)
-        self._next_request()
-
-    def _next_request(self) -> None:
-        self.url = b""
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.pieces: list[bytes] = []
-        self.head_bytes = 0
-        self.head_tail = b""
-        self.framing_bytes = 0
-        self.body_bytes = 0
-        self.head_done = False
-        self.started = False
-        self.complete = False
+        self.parsed = _Parsed()
+        self.parser = httptools.HttpRequestParser(self.parsed)
+        self.careful: CarefulParser | None = None
+        self.started = False  # something of a request has come
         self.pipelined = False
-        self.refusal: tuple[int, str, str] | None = None
+        self.known: heads.RequestHead | None = None  # the head of the request before this one
+        # Of a request whose body is still coming:
+        self.head: heads.RequestHead | None = None
+        self.parsing = False  # by llhttp; else its head was known and its body is counted only
+        self.missing = 0
+        self.buffered = 0  # counted in server.buffered_bytes
 
     # --- from the loop ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
-        self.server.clients.add(self)
-        most = self.server.settings.max_connections
-        if len(self.server.clients) > most + MAX_LINGERING:
+        server = self.server
+        server.clients.add(self)
+        most = server.settings.max_connections
+        if len(server.clients) > most + MAX_LINGERING:
             self.abort()
-        elif len(self.server.clients) > most:
-            self._refuse(503, "too_many_connections", "the router serves as many connections as it may")
-        elif self.server.stopping:
-            self._refuse(503, "stopping", "the router is stopping")
+        elif len(server.clients) > most:
+            self.refuse(503, "too_many_connections", "the router serves as many connections as it may")
+        elif server.stopping:
+            self.refuse(503, "stopping", "the router is stopping")
         else:
-            self._arm(self.server.settings.request_timeout * 6)
+            self.expires = monotonic() + server.settings.request_timeout * 6
 
     def data_received(self, data: bytes) -> None:
+        if self.started or self.exchange is not None or self.closing:
+            self._more(data)
+            return
+        if data[0] == 13 or data[0] == 10:  # blank lines before a request are allowed (RFC 9112 2.2)
+            data = data.lstrip(b"\r\n")
+            if not data:
+                return
+        self.started = True
+        known = self.known
+        if known is not None and data.startswith(known.before):
+            start = len(known.before)
+            stop = data.find(b"\r\n", start, start + 12)
+            if stop > 0 and data.startswith(known.after, stop) and data[start:stop].isdigit():
+                self._known_head(known, int(data[start:stop]), data[stop + len(known.after) :])
+                return
+        self._parse(data)
+
+    def _known_head(self, head: heads.RequestHead, length: int, body: bytes) -> None:
+        """The head that came before, which was well: nothing of it has to be looked at again."""
+        if len(body) == length:
+            self._whole(head, body)
+        elif len(body) > length:
+            self.refuse(*pipelined())
+        else:
+            self.parsing = False
+            self._body_follows(head, length, body)
+
+    def _parse(self, data: bytes) -> None:
+        parsed = self.parsed
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
+            self._carefully(data)
+            return
+        if end > self.server.settings.max_header_bytes:
+            self.refuse(*head_too_large(self.server.settings.max_header_bytes))
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._upgrade(data, end)
+            return
+        except httptools.HttpParserCallbackError:
+            self.refuse(*pipelined())
+            return
+        except httptools.HttpParserError as e:
+            self.refuse(400, "bad_http", errors.parser_words(e))
+            return
+        headers = parsed.headers
+        special = heads.REQUEST.find(headers)
+        if (
+            special is None
+            or data.count(b"\n", 0, end) != len(headers)  # a name given twice, a folded line
+            or b"transfer-encoding" in special
+            or b"expect" in special
+            or b"host" not in special
+            or special.get(b"connection", b"close") not in heads.PLAIN_CONNECTION
+        ):
+            self._carefully(data)
+            return
+        head = self._head_of(data, end, special)
+        body = data[end + 4 :]
+        length = int(special.get(b"content-length", b"0"))
+        if len(body) > length:
+            self.refuse(*pipelined())
+            return
+        if len(body) < length:
+            self.parsing = True
+            self._body_follows(head, length, body)
+            return
+        parsed.reset()
+        self._whole(head, body)
+
+    def _head_of(self, data: bytes, end: int, special: dict[bytes, bytes]) -> heads.RequestHead:
+        """What llhttp has found well, for the replica: lines of one hop only are out."""
+        lines = data[: end + 2]
+        line_end = lines.find(b"\r\n") + 2
+        usual = FIRST_LINES.get(lines[:line_end])
+        http10 = False
+        if usual is not None:
+            method, url, route = usual
+        else:
+            method, url, route = self.parser.get_method(), b"".join(self.parsed.urls), ""
+            http10 = self.parser.get_http_version() == "1.0"
+            if url[:1] != b"/":
+                url = origin_form(url)
+            lines = b"%s %s HTTP/1.1\r\n%s" % (method, url, lines[line_end:])
+        for name in special.keys() & heads.HOP_REQUEST:
+            lines = heads.without(lines, name)
+        close = http10 or special.get(b"connection") == b"close"
+        head = heads.RequestHead(method, url, route, lines, special, http10=http10, close=close)
+        if usual is not None and not close:
+            head.keep(data[: end + 4])
+            self.known = head if head.before else None
+        return head
+
+    def _whole(self, head: heads.RequestHead, body: bytes) -> None:
+        """All of a request is there."""
+        self.expires = 0.0
+        if head.close:
+            self.close_after = True
+        exchange = self.exchange = Exchange(self.server, self, head, body, monotonic())
+        take_in(self.server, exchange, head)
+
+    # --- requests that come in pieces ---
+
+    def _body_follows(self, head: heads.RequestHead, length: int, body: bytes) -> None:
+        settings = self.server.settings
+        refusal = body_too_large(length, settings.max_body_bytes) or self._no_room(length)
+        if refusal is not None:
+            self.refuse(*refusal)
+            return
+        denied = self.server.denied(head)
+        if denied is not None:  # before a body of many bytes is taken in
+            self.refuse(denied.status, denied.code, denied.message, denied.reason, denied.headers)
+            return
+        self.head = head
+        self.missing = length - len(body)
+        if not self.parsing and body:
+            self.parsed.pieces.append(body)
+        self.expires = monotonic() + settings.request_timeout
+
+    def _no_room(self, length: int) -> Refusal | None:
+        if length <= SMALL_BODY:
+            return None
+        server = self.server
+        if server.buffered_bytes + length > server.max_buffered_bytes:
+            return (
+                503,
+                "too_many_bytes",
+                "the router holds as many bytes of requests as it may; try again shortly",
+            )
+        server.buffered_bytes += length
+        self.buffered = length
+        return None
+
+    def _more(self, data: bytes) -> None:
         if self.closing:
             self.lingered += len(data)
             if self.lingered > LINGER_BYTES:
@@ -82,36 +241,103 @@ class Client(asyncio.Protocol):
             # Dropped, not left unread: a paused connection would hide that the client goes away.
             self.pipelined = self.pipelined or bool(data.strip(b"\r\n"))
             return
-        if not self.started:
-            data = data.lstrip(b"\r\n") if data[:1] in b"\r\n" else data
-            if not data:
-                return
-            self.started = True
-            self.deadline = self.server.loop.time() + 2 * self.server.settings.request_timeout
-        if not self.head_done and not self._head_fits(data):
+        if self.careful is not None:
+            self._feed_careful(data)
             return
-        in_body, before = self.head_done, self.body_bytes
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(400, "upgrade_refused", "CONNECT and Upgrade are not supported")
+        self.missing -= len(data)
+        if self.missing < 0:
+            self.refuse(*pipelined())
             return
-        except httptools.HttpParserError as e:
-            self._refuse(400, "bad_http", errors.parser_words(e))
-            return
-        if in_body:
-            # Trailers and chunk extensions are no body; without this they would have no limit.
-            self.framing_bytes = self.framing_bytes + len(data) if self.body_bytes == before else 0
-            if self.framing_bytes > self.server.settings.max_header_bytes:
-                self._head_too_large()
-                return
-        if self.refusal is not None:
-            self._refuse(*self.refusal)
-        elif self.complete:
-            self._disarm()
-            self._dispatch()
+        if not self.parsing:
+            self.parsed.pieces.append(data)
         else:
-            self._arm(self.server.settings.request_timeout)
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserError as e:
+                self.refuse(400, "bad_http", errors.parser_words(e))
+                return
+        if self.missing:
+            self.expires = monotonic() + self.server.settings.request_timeout
+            return
+        head, pieces = self.head, self.parsed.pieces
+        assert head is not None
+        self.head = None
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self.parsed.reset()
+        self._whole(head, body)
+
+    def _carefully(self, data: bytes) -> None:
+        """From the first byte again, with a parser of its own; the fast one is in the middle of it."""
+        if self.parsed.begun == []:
+            self.parser = httptools.HttpRequestParser(self.parsed)
+            self.parsed.reset()
+        self.careful = CarefulParser(self)
+        self.deadline = monotonic() + 2 * self.server.settings.request_timeout
+        self._feed_careful(data)
+
+    def _feed_careful(self, data: bytes) -> None:
+        careful = self.careful
+        assert careful is not None
+        held = careful.body_bytes
+        careful.feed(data)
+        if careful.refusal is None and careful.body_bytes > SMALL_BODY:
+            careful.refusal = self._more_room(careful.body_bytes - max(held, SMALL_BODY))
+        if careful.refusal is not None:
+            self.refuse(*careful.refusal)
+        elif not careful.complete:
+            self.expires = monotonic() + self.server.settings.request_timeout
+            if not careful.head_done:
+                self.expires = min(self.expires, self.deadline)
+        else:
+            self._careful_whole(careful)
+
+    def _more_room(self, size: int) -> Refusal | None:
+        server = self.server
+        if server.buffered_bytes + size > server.max_buffered_bytes:
+            return (
+                503,
+                "too_many_bytes",
+                "the router holds as many bytes of requests as it may; try again shortly",
+            )
+        server.buffered_bytes += size
+        self.buffered += size
+        return None
+
+    def _careful_whole(self, careful: CarefulParser) -> None:
+        self.careful = None
+        self.expires = 0.0
+        method, url, body = careful.method, careful.url, b"".join(careful.pieces)
+        if url[:1] != b"/":
+            url = origin_form(url)
+        special = careful.special(heads.REQUEST.special)
+        lines = b"%s %s HTTP/1.1\r\n%s%s" % (
+            method, url, b"" if b"host" in special else b"host: replica\r\n",
+            careful.lines(heads.HOP_REQUEST | {b"content-length"}),
+        )  # fmt: skip
+        if body or method in (b"POST", b"PUT", b"PATCH"):
+            lines += b"content-length: %d\r\n" % len(body)
+        self._whole(
+            heads.RequestHead(
+                method, url, "", lines, special, http10=careful.http10, close=not careful.keep_alive
+            ),
+            body,
+        )
+
+    def _upgrade(self, data: bytes, end: int) -> None:
+        parser, parsed = self.parser, self.parsed
+        special = heads.REQUEST.find(parsed.headers)
+        url = b"".join(parsed.urls)
+        path = url.partition(b"?")[0]
+        if special is None or not wants_upgrade(parser.get_method(), path, special):
+            self.refuse(400, "upgrade_refused", "CONNECT and Upgrade are not supported on this path")
+            return
+        self.expires = 0.0
+        head = heads.RequestHead(b"GET", url, "realtime", data[: end + 2], special, close=True)
+        self.close_after = True
+        # The body: frames that were sent along.
+        exchange = self.exchange = Exchange(self.server, self, head, data[end + 4 :], monotonic())
+        exchange.upgrade = True
+        take_in(self.server, exchange, head)
 
     def eof_received(self) -> bool:
         if self.exchange is not None:
@@ -119,16 +345,21 @@ class Client(asyncio.Protocol):
         return False  # a client that has closed its side is gone; the transport closes
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm()
+        self.expires = 0.0
         self.server.clients.discard(self)
+        self.release_buffer()
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.client_gone()
 
     def pause_writing(self) -> None:
+        self.stalled = True
+        self.expires = monotonic() + self.server.settings.send_timeout
         self._upstream_reading(False)
 
     def resume_writing(self) -> None:
+        self.stalled = False
+        self.expires = 0.0
         self._upstream_reading(True)
 
     def _upstream_reading(self, on: bool) -> None:
@@ -139,145 +370,25 @@ class Client(asyncio.Protocol):
             else:
                 upstream.transport.pause_reading()
 
+    def release_buffer(self) -> None:
+        self.server.buffered_bytes -= self.buffered
+        self.buffered = 0
+
     # --- limits ---
 
-    def _head_fits(self, data: bytes) -> bool:
-        # The blank line may be split over two reads; body bytes after it don't count.
-        end = (self.head_tail + data).find(b"\r\n\r\n")
-        self.head_bytes += len(data) if end < 0 else max(end - len(self.head_tail), 0)
-        self.head_tail = (self.head_tail + data[-3:])[-3:]
-        if self.head_bytes > self.server.settings.max_header_bytes:
-            self._head_too_large()
-            return False
-        return True
-
-    def _head_too_large(self) -> None:
-        limit = self.server.settings.max_header_bytes
-        self._refuse(
-            431,
-            "headers_too_large",
-            f"the request head is larger than {limit} bytes (router.max_header_bytes)",
-        )
-
-    def _arm(self, seconds: float) -> None:
-        """A timer without a timer: the server looks at ``expires`` a few times per timeout."""
-        self.expires = self.server.loop.time() + seconds
-        if self.started and not self.head_done:
-            self.expires = min(self.expires, self.deadline)
-
-    def _disarm(self) -> None:
-        self.expires = 0.0
-
     def expired(self) -> None:
-        if self.closing or not self.started:
+        if self.stalled and self.exchange is not None:
+            self.server.metrics.reject("client_stalled")
             self.abort()
-            return
-        seconds = self.server.settings.request_timeout
-        self._refuse(
-            408,
-            "request_timeout",
-            f"no further byte of the request for {seconds:g} s (router.request_timeout)",
-        )
-
-    # --- from the parser ---
-
-    def on_message_begin(self) -> None:
-        if self.complete:
-            self.refusal = (400, "pipelining", "HTTP pipelining is not supported: wait for the answer")
-
-    def on_url(self, url: bytes) -> None:
-        self.url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.head_done:  # a trailer must not become a header (RFC 9110 6.5.1)
-            self.headers.append((name.lower(), value))
-
-    def on_headers_complete(self) -> None:
-        if self.complete:
-            return
-        self.head_done = True
-        limit = self.server.settings.max_body_bytes
-        names = [n for n, _ in self.headers]
-        if b"content-length" in names and b"transfer-encoding" in names:
-            self.refusal = (400, "bad_http", "Content-Length and Transfer-Encoding exclude each other")
-        for name, value in self.headers:
-            if name == b"content-length" and int(value) > limit:
-                self.refusal = (
-                    413,
-                    "body_too_large",
-                    f"the body is {int(value)} bytes, the limit is {limit} (router.max_body_bytes)",
-                )
-            elif name == b"expect" and value.lower() == b"100-continue" and self.refusal is None:
-                self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if self.parser.get_http_version() == "1.0" or not self.parser.should_keep_alive():
-            self.close_after = True
-
-    def on_body(self, data: bytes) -> None:
-        self.body_bytes += len(data)
-        limit = self.server.settings.max_body_bytes
-        if self.body_bytes > limit:
-            self.refusal = (
-                413,
-                "body_too_large",
-                f"the body is larger than {limit} bytes (router.max_body_bytes)",
+        elif self.closing or not self.started:
+            self.abort()
+        else:
+            seconds = self.server.settings.request_timeout
+            self.refuse(
+                408,
+                "request_timeout",
+                f"no further byte of the request for {seconds:g} s (router.request_timeout)",
             )
-        elif self.refusal is None:
-            self.pieces.append(data)
-
-    def on_message_complete(self) -> None:
-        self.complete = True
-
-    # --- a whole request ---
-
-    def _dispatch(self) -> None:
-        method = self.parser.get_method()
-        if self.url[:1] != b"/":
-            self.url = origin_form(self.url)
-        # A fragment has no place in a request, but an engine's server cuts it off: /metrics# is /metrics to it.
-        path = self.url.partition(b"?")[0].partition(b"#")[0]
-        body = b"".join(self.pieces)
-        self.pieces = []
-        route = route_of(path)
-        request_id = self._request_id()
-        problem, streaming, model = schema.check(route, method, body, self.server.known_models)
-        head = self._forward_head(method, body, request_id)
-        http10 = self.parser.get_http_version() == "1.0"
-        self.exchange = Exchange(
-            self.server, self, method, head, body, route, request_id, http10, streaming, model
-        )
-        if problem is not None:
-            self.server.metrics.reject(problem.reason)
-            self.exchange.reject(problem.status, problem.code, problem.message, problem.param)
-        elif control_endpoint(path):
-            self.server.metrics.reject("control_endpoint")
-            self.exchange.reject(
-                403, "control_endpoint", "this is a control endpoint of the engine: ask the replica itself"
-            )
-        elif not self.server.answer_locally(self.exchange, method, path):
-            self.server.dispatch(self.exchange)
-
-    def _request_id(self) -> bytes:
-        for name, value in self.headers:
-            if (
-                name == b"x-request-id"
-                and 0 < len(value) <= 128
-                and value.isascii()
-                and value.decode().isprintable()
-            ):
-                return value
-        return new_request_id()
-
-    def _forward_head(self, method: bytes, body: bytes, request_id: bytes) -> bytes:
-        lines = [b"%s %s HTTP/1.1\r\nhost: replica\r\nx-request-id: %s\r\n" % (method, self.url, request_id)]
-        drop: frozenset[bytes] = NOT_FORWARDED
-        for name, value in self.headers:
-            if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
-                drop = drop.union(x.strip() for x in value.lower().split(b","))
-        lines.extend(b"%s: %s\r\n" % h for h in self.headers if h[0] not in drop)
-        if body or method in (b"POST", b"PUT", b"PATCH"):
-            lines.append(b"content-length: %d\r\n" % len(body))
-        lines.append(b"\r\n")
-        return b"".join(lines)
 
     # --- answers ---
 
@@ -285,35 +396,48 @@ class Client(asyncio.Protocol):
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(data)
 
-    def send_error(self, status: int, code: str, message: str, param: str | None, request_id: bytes) -> None:
-        answer = errors.answer(status, code, message, param, request_id, self.close_after)
+    def send_error(
+        self, status: int, code: str, message: str, param: str | None, request_id: bytes, extra: bytes = b"",
+        kind: str | None = None,
+    ) -> None:  # fmt: skip
+        """extra: further header lines, each with its CRLF. kind: ``error.type``, where the status does not say it."""
+        answer = errors.answer(status, code, message, param, request_id, self.close_after, extra, kind)
         if self.exchange is not None and self.exchange.method == b"HEAD":
             answer = answer[: answer.index(b"\r\n\r\n") + 4]  # a body would be read as the next answer
         self.write(answer)
 
-    def _refuse(self, status: int, code: str, message: str) -> None:
-        """Answer, then close; the client may go on sending, or a reset could cost it the answer."""
+    def refuse(
+        self, status: int, code: str, message: str, reason: str | None = None, extra: bytes = b""
+    ) -> None:
+        """Answer, then close; the client may go on sending, or a reset could cost it the answer.
+
+        reason: as metrics count it, where that is not the code. extra: header lines.
+        """
         self.closing = self.close_after = True
-        self.server.metrics.reject(code)
+        self.careful = None
+        self.parsed.reset()
+        self.release_buffer()
+        self.server.metrics.reject(reason or code)
         self.server.metrics.request("other", status, 0.0, None)
-        self.send_error(status, code, message, None, new_request_id())
-        self._disarm()
+        self.send_error(status, code, message, None, heads.new_request_id(), extra)
+        self.expires = 0.0
         transport = self.transport
         if transport is not None and not transport.is_closing():
-            transport.write_eof()
-            self._arm(LINGER_SECONDS)
+            if transport.can_write_eof():  # TLS has no half-close
+                transport.write_eof()
+            self.expires = monotonic() + LINGER_SECONDS
 
     def answered(self) -> None:
         """The answer is out: close, or wait for the next request."""
         self.exchange = None
+        self.started = False
         if self.pipelined and not self.closing:
-            self._refuse(400, "pipelining", "HTTP pipelining is not supported: wait for the answer")
+            self.refuse(*pipelined())
         elif self.close_after or self.server.stopping:
             if self.transport is not None:
                 self.transport.close()
         else:
-            self._next_request()
-            self._arm(self.server.settings.request_timeout * 6)
+            self.expires = monotonic() + self.server.settings.request_timeout * 6
 
     @property
     def idle(self) -> bool:

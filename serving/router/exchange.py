@@ -1,69 +1,107 @@
-"""One request of a client, from its last byte to the last byte of its answer, over at most two attempts."""
+"""One request of a client, from its last byte to the last byte of its answer, over the attempts that it takes.
+
+Holds the request until something of its answer has gone to the client; then only relays.
+"""
 
 from __future__ import annotations
 
-import time
+import asyncio
+from collections.abc import Callable, Mapping
+from time import monotonic, time
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from serving.fleet.replica import Replica
 from serving.router import errors
-from serving.router.upstream import HOP_BY_HOP, Upstream
+from serving.router.usage import usage_in
 
 if TYPE_CHECKING:
     from serving.router.client import Client
+    from serving.router.heads import RequestHead
+    from serving.router.hedge import Hedge
+    from serving.router.pools import Pool
     from serving.router.server import Server
+    from serving.router.tenants import Tenant
+    from serving.router.tracing import Span
+    from serving.router.upstream import Upstream
 
-MAX_ATTEMPTS = 2
+#: Answers of a replica that say it can't, not that the request is wrong: another one may.
+ELSEWHERE = frozenset((429, 502, 503, 504))
+#: Stale kept-alive connections in a row before one is taken for a failure of the replica.
+MAX_STALE = 2
 
 
 class Exchange:
-    """Holds the request until something of its answer has gone to the client; then only relays."""
+    """See the module. Times are ``time.monotonic()`` seconds, 0.0 = not yet."""
 
-    __slots__ = (
-        "attempts", "body", "client", "done", "event_stream", "first_byte", "head", "http10", "method", "model", "replica",
-        "request_id", "route", "server", "started", "status", "streaming", "tried", "upstream",
-    )  # fmt: skip
+    # Defaults of the class, so that a request sets only what differs.
+    model: str | None = None  # one that is served here, or None: any replica will do
+    streaming = False
+    upgrade = False
+    tenant: Tenant | None = None
+    pool: Pool | None = None
+    intent = ""
+    confidence = 0.0
+    session = 0
+    size = 0  # bytes of the body
+    input_tokens = 0
+    output_tokens = 0
+    work = 0  # token equivalents that count on the replica now
+    metered = False  # counted in its tenant's budget
+    charged = 0  # tokens that the tenant was charged
+    priority = 0
+    deadline = 0.0
+    first_byte = 0.0
+    sent = 0.0  # when the request went to the replica (the last attempt)
+    overhead = -1.0
+    waited = 0.0  # in the pool's queue, and for the second stage
+    wait_began = 0.0
+    status = 0
+    attempts = 0
+    stale = 0
+    chunks = 0
+    decision = "admitted"
+    replica: Replica | None = None
+    replica_name = ""
+    upstream: Upstream | None = None
+    hedge: Hedge | None = None
+    span: Span | None = None
+    event_stream = False
+    admitted = False  # counted in its pool
+    done = False
+    timer: asyncio.TimerHandle | None = None
+    deadline_timer: asyncio.TimerHandle | None = None
+    pending: tuple[Mapping[bytes, bytes], int, int | None, int | None] | None = None
+    tried: list[Replica] | tuple[()] = ()
 
-    def __init__(
-        self, server: Server, client: Client, method: bytes, head: bytes, body: bytes, route: str,
-        request_id: bytes, http10: bool, streaming: bool, model: str | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, server: Server, client: Client, head: RequestHead, body: bytes, now: float) -> None:
         self.server = server
         self.client = client
-        self.method = method
-        self.head = head
+        self.method = head.method
+        self.url = head.url
+        self.route = head.route
+        self.http10 = head.http10
         self.body = body
-        self.route = route
-        self.request_id = request_id
-        self.http10 = http10
-        self.streaming = streaming
-        self.model = model  # one that is served here, or None: any replica will do
-        self.started = time.monotonic()
-        self.first_byte = 0.0
-        self.status = 0
-        self.attempts = 0
-        self.tried: list[Replica] = []
-        self.replica: Replica | None = None
-        self.upstream: Upstream | None = None
-        self.event_stream = False
-        self.done = False
+        self.started = now
+        self.head = b""  # for the replica, once it is known what it says
+        self.request_id = b""
 
     # --- called by the server ---
 
     def assign(self, replica: Replica) -> None:
-        """The only place where an attempt is counted in; ``_release`` is the only one where it is counted out."""
+        """The only place where an attempt is counted in; ``release`` is the only one where it is counted out."""
         self.replica = replica
         self.attempts += 1
-        self.tried.append(replica)
-        replica.attempts.add(self)
+        self.tried = [*self.tried, replica]
+        self.server.count_in(self, replica)
 
-    def _release(self, outcome: str) -> None:
+    def release(self, outcome: str) -> None:
+        """The attempt is over: ok, error (its answer was one), failed (no answer), cut, aborted (client gone)."""
         replica, self.replica = self.replica, None
         if replica is not None:
-            replica.attempts.discard(self)
-            replica.outcomes[outcome] += 1
+            self.replica_name = replica.name
+            self.server.count_out(self, replica, outcome)
 
     def fail_attempt(self, reason: str) -> None:
         """The attempt is lost (refused, or its replica is out): the connection, if there is one, is dropped."""
@@ -72,68 +110,123 @@ class Exchange:
         else:
             self.attempt_failed(None, reason, begun=False, stale=False)
 
+    def sending(self, now: float) -> None:
+        """The request goes out to the replica now."""
+        if self.overhead < 0:
+            self.overhead = now - self.started - self.waited
+        self.sent = now
+
+    def set_deadline(self, seconds: float) -> None:
+        self.deadline = self.started + seconds
+        self.deadline_timer = self.server.loop.call_later(
+            max(self.deadline - monotonic(), 0.0), self._deadline_passed
+        )
+
+    def _deadline_passed(self) -> None:
+        """Cut, so that the engine computes no further for somebody who has stopped waiting."""
+        if self.done:
+            return
+        self.server.metrics.reject("deadline", self.pool_name, self.tenant_name)
+        upstream, self.upstream = self.upstream, None
+        if upstream is not None:
+            upstream.abort()
+        self._drop_hedge()
+        replica = self.replica
+        self.release("aborted")
+        if self.first_byte:
+            self._cut(upstream, replica, "its deadline has passed")
+        else:
+            self.decision = "deadline"
+            self.reject(
+                504,
+                "deadline_exceeded",
+                "the request's time is up (x-request-timeout, router.max_request_time)",
+            )
+
     # --- called by the connection to the replica ---
 
-    def begin(self, upstream: Upstream, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        self.first_byte = time.monotonic()
+    def may_go_elsewhere(self, status: int) -> bool:
+        """Whether an answer that says "not me" is dropped for another replica's; counted as a retry then."""
+        return (
+            status in ELSEWHERE
+            and not self.done
+            and self.hedge is None
+            and self.server.another_for(self)
+            and self.attempts < self.server.settings.retry.max_attempts
+            and self.server.retries.left >= 1.0
+        )
+
+    def begin(self, upstream: Upstream, status: int, head: bytes, body: bytes) -> Callable[[bytes], None]:
+        """The first bytes of the answer. head: lines with their CRLF. Returns what takes the next pieces."""
+        now = self.first_byte = monotonic()
         self.status = status
-        replica = upstream.replica
-        lines = [b"HTTP/1.1 %d %s\r\n" % (status, errors.REASONS.get(status, b"-"))]
-        for name, value in headers:
-            if name in HOP_BY_HOP or (self.http10 and name == b"transfer-encoding"):
-                continue
-            if name == b"content-type":
-                self.event_stream = value.startswith(b"text/event-stream")
-            lines.append(b"%s: %s\r\n" % (name, value))
+        self.chunks = 1
+        server, client, replica = self.server, self.client, upstream.replica
+        if self.hedge is not None:
+            self._drop_hedge()
+        server.first_byte(self, replica, status, now)
+        self.event_stream = upstream.known.event_stream
         if self.http10 or upstream.until_close:
-            self.client.close_after = True
-        lines.append(
-            b"x-request-id: %s\r\nx-exaserve-replica: %s\r\n%s\r\n"
+            client.close_after = True
+        self.body = b""  # from here on there is no second attempt
+        client.release_buffer()
+        tenant = self.tenant
+        client.write(
+            b"%sx-request-id: %s\r\n%s%s%s\r\n%s"
             % (
+                head,
                 self.request_id,
-                replica.name.encode(),
-                b"connection: close\r\n" if self.client.close_after else b"",
+                server.replica_lines[replica],
+                tenant.budget.headers() if tenant is not None else b"",
+                b"connection: close\r\n" if client.close_after else b"",
+                body,
             )
         )
-        lines.append(body)
-        self.body = b""  # from here on there is no second attempt
-        self.client.write(b"".join(lines))
+        return client.transport.write  # type: ignore[union-attr]
 
-    def relay(self, data: bytes) -> None:
-        self.client.write(data)
-
-    def ended(self, replica: Replica, outcome: str) -> None:
+    def ended(self, upstream: Upstream, tail: bytes) -> None:
+        """The answer is complete. tail: its last two pieces."""
         self.upstream = None
-        self._release(outcome)
-        self._account(self.status)
+        status = self.status
+        if self.span is not None:
+            self.span.attempt_ended(upstream.replica, status)
+        self.release("error" if status >= 500 else "ok")
+        self._account(status, "error" if status >= 500 else "ok", usage_in(tail) if status == 200 else None)
         self.client.answered()
 
     def attempt_failed(self, upstream: Upstream | None, reason: str, begun: bool, stale: bool) -> None:
         self.upstream = None
         replica = self.replica
-        self._release("cut" if begun else "failed")
+        if self.span is not None and replica is not None:
+            self.span.attempt_ended(replica, error=reason)
+        if stale and not begun and not self.done and replica is not None:
+            # A keep-alive connection that the replica had closed: it says nothing about the replica.
+            self.stale += 1
+            if self.stale <= MAX_STALE and replica.in_rotation:
+                self.release("aborted")
+                self.attempts -= 1
+                self.tried = self.tried[:-1]
+                self.server.metrics.retry("stale", self.pool_name)
+                self.server.dispatch(self, fresh_on=replica)
+                return
+        if replica is not None:
+            self.server.attempt_lost(self, replica, reason, begun)
+        self.release("cut" if begun else "failed")
         if self.done:
             return
         if begun:
             self._cut(upstream, replica, reason)
-        elif stale and replica is not None and replica.in_rotation:
-            # A keep-alive connection that the replica had closed: it says nothing about the replica.
-            self.attempts -= 1
-            self.tried.pop()
-            self.server.metrics.retry("stale")
-            self.server.dispatch(self, fresh_on=replica)
-        elif self.attempts < MAX_ATTEMPTS:
-            self.server.metrics.retry(reason)
-            self.server.dispatch(self)
+        elif self.hedge is not None:
+            hedge, self.hedge = self.hedge, None
+            hedge.promote()
         else:
-            self.server.metrics.reject("replica_failed")
-            self.reject(502, "replica_failed", f"two replicas failed before they answered (last: {reason})")
+            self.server.try_again(self, reason)
 
     def _cut(self, upstream: Upstream | None, replica: Replica | None, reason: str) -> None:
         """A begun answer can't go on: say so where the format allows it, never as a complete answer."""
         name = replica.name if replica else "replica"
-        clean = self.event_stream and upstream is not None and upstream.between_events
-        self._account(self.status)
+        clean = self.event_stream and upstream is not None and upstream.between_events()
+        self._account(self.status, "cut", None)
         if clean:
             event = b"data: %s\n\n" % errors.body(
                 f"{name} failed while it was answering ({reason}); what came before this is incomplete",
@@ -151,10 +244,18 @@ class Exchange:
 
     # --- ends ---
 
-    def reject(self, status: int, code: str, message: str, param: str | None = None) -> None:
-        """The router's own answer."""
-        self.client.send_error(status, code, message, param, self.request_id)
-        self._account(status)
+    def reject(
+        self, status: int, code: str, message: str, param: str | None = None, extra: bytes = b"",
+        decision: str = "", kind: str | None = None,
+    ) -> None:  # fmt: skip
+        """The router's own answer. extra: header lines. decision: for the audit, where it is not the code."""
+        if self.done:
+            return
+        if self.decision == "admitted":
+            self.decision = decision or code
+        self.client.send_error(status, code, message, param, self.request_id, extra, kind)
+        self.first_byte = 0.0
+        self._account(status, "rejected", None)
         self.client.answered()
 
     def answer_json(self, value: object) -> None:
@@ -165,23 +266,94 @@ class Exchange:
             % (len(content), self.request_id, b"connection: close\r\n" if self.client.close_after else b"")
         )
         self.client.write(head if self.method == b"HEAD" else head + content)
-        self._account(200)
+        self.decision = "local"
+        self._account(200, "ok", None)
         self.client.answered()
+
+    def finish_tunnel(self, status: int, outcome: str) -> None:
+        """A WebSocket tunnel has ended."""
+        self._account(status or 502, outcome, None)
 
     def client_gone(self) -> None:
         """The client went away: the replica stops, at once."""
+        if self.done:
+            return
         self.done = True
         self.server.metrics.disconnects += 1
         upstream, self.upstream = self.upstream, None
         if upstream is not None:
             upstream.abort()
-        self._release("aborted")
-        self._account(499)
+        self._drop_hedge()
+        self.release("aborted")
+        self._account(499, "aborted", None)
 
-    def _account(self, status: int) -> None:
+    def _drop_hedge(self) -> None:
+        hedge, self.hedge = self.hedge, None
+        if hedge is not None:
+            hedge.cancel()
+
+    @property
+    def pool_name(self) -> str:
+        return self.pool.name if self.pool is not None else ""
+
+    @property
+    def tenant_name(self) -> str:
+        return self.tenant.name if self.tenant is not None else ""
+
+    def _account(self, status: int, outcome: str, usage: tuple[int, int] | None) -> None:
+        """Once for each request, whatever became of it."""
         self.done = True
-        now = time.monotonic()
-        first = (
-            self.first_byte - self.started if self.streaming and self.first_byte and status == 200 else None
+        self.status = status
+        now = monotonic()
+        server, tenant, pool = self.server, self.tenant, self.pool
+        if self.deadline_timer is not None:
+            self.deadline_timer.cancel()
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.wait_began:
+            server.stop_waiting(self)
+        if self.admitted and pool is not None:
+            pool.open -= 1
+        pool_name = pool.name if pool is not None else ""
+        tenant_name = tenant.name if tenant is not None else ""
+        first = self.first_byte - self.started if self.first_byte else -1.0
+        streamed = self.streaming and status == 200
+        server.metrics.series(self.route, self.model or "", pool_name, self.intent, tenant_name).done(
+            status,
+            now - self.started,
+            first if streamed else -1.0,
+            self.waited if self.attempts else -1.0,
+            self.overhead,
+            self.chunks if streamed else 0,
+            now - self.first_byte,
         )
-        self.server.metrics.request(self.route, status, now - self.started, first)
+        estimated = usage is None
+        if usage is not None:
+            tokens_in, tokens_out = usage
+            server.estimator.learn(self.model, self.intent, self.size, tokens_in, tokens_out)
+        else:
+            tokens_in = self.input_tokens if self.first_byte else 0
+            tokens_out = self.chunks if streamed else 0
+        if self.metered and tenant is not None:
+            if self.first_byte or outcome == "aborted":
+                tenant.budget.settle(now, self.charged, tokens_in + tokens_out)
+                tenant.budget.release()
+            else:
+                tenant.budget.undo(now, self.charged)
+        if server.audit is not None:
+            server.audit.put(
+                (
+                    time(), self.request_id, tenant_name, self.route, self.model, None, None, None,
+                    self.replica_name, pool_name, self.intent, self.confidence, self.decision, status,
+                    tokens_in, tokens_out, estimated, first if first >= 0.0 else None, now - self.started,
+                    self.waited, max(self.attempts - 1, 0), outcome,
+                )
+            )  # fmt: skip
+        if self.span is not None:
+            self.span.end(
+                self,  # type: ignore[arg-type]
+                error="" if outcome == "ok" else ("client_disconnected" if outcome == "aborted" else outcome),
+                queue_seconds=self.waited,
+                input_tokens=None if estimated else tokens_in,
+                output_tokens=None if estimated else tokens_out,
+            )

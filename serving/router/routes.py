@@ -13,6 +13,8 @@ ROUTES = {
     b"/tokenize": "tokenize",
     b"/detokenize": "detokenize",
 }
+#: First line of a request -> (method, url, route): the usual ones need no parsing of it.
+FIRST_LINES = {b"POST %s HTTP/1.1\r\n" % path: (b"POST", path, name) for path, name in ROUTES.items()}
 #: vLLM's endpoints that change or reveal the engine rather than answer a user (vllm 0.32, entrypoints).
 _CONTROL = frozenset(
     (b"/metrics", b"/load", b"/server_info", b"/sleep", b"/wake_up", b"/collective_rpc", b"/abort_requests",

@@ -45,69 +45,111 @@ class _Sampling(msgspec.Struct):
     top_p: float | None = None
     n: int | None = None
     stream_options: dict[str, Any] | None = None
+    prompt_cache_key: Any = None
+    session_id: Any = None
+    user: Any = None
 
 
-class _Chat(_Sampling, kw_only=True):
+class Chat(_Sampling, kw_only=True):
+    """A chat request, as far as the router reads it."""
+
     messages: list[_Message]
 
 
-class _Completion(_Sampling, kw_only=True):
+class Completion(_Sampling, kw_only=True):
     prompt: str | list[Any] | UnsetType | None = UNSET
 
 
-class _Embedding(msgspec.Struct):
+class Embedding(msgspec.Struct):
     model: str | UnsetType | None = UNSET
     stream: bool | None = False
 
 
 class _Any(msgspec.Struct):
     model: Any = None
+    stream: Any = None
+    max_output_tokens: Any = None
 
 
 _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
-    "chat_completions": msgspec.json.Decoder(_Chat),
-    "completions": msgspec.json.Decoder(_Completion),
-    "embeddings": msgspec.json.Decoder(_Embedding),
+    "chat_completions": msgspec.json.Decoder(Chat),
+    "completions": msgspec.json.Decoder(Completion),
+    "embeddings": msgspec.json.Decoder(Embedding),
 }
 _ANY = msgspec.json.Decoder(_Any)
 #: Roles whose message says nothing without content (an assistant's may be a tool call).
 _NEEDS_CONTENT = frozenset(("user", "system", "developer", "tool"))
 
 
-def check(
-    route: str, method: bytes, body: bytes, models: AbstractSet[str]
-) -> tuple[Problem | None, bool, str | None]:
-    """(what is wrong or None, whether the client asks for a stream, the known model that it names).
+def decode(route: str, body: bytes) -> Chat | Completion | Embedding | Problem | None:
+    """The body of a POST as far as it is read here, what is wrong with it, or None for routes that aren't read."""
+    decoder = _DECODERS.get(route)
+    if decoder is None:
+        return None
+    try:
+        return decoder.decode(body)  # type: ignore[no-any-return]
+    except msgspec.ValidationError as e:
+        return _words(str(e))
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
+        return _not_json(str(e), body)
+
+
+def check(request: Chat | Completion | Embedding, models: AbstractSet[str]) -> Problem | None:
+    """What no engine would accept in a decoded body.
 
     models: names that replicas serve; empty while none is known, and then any name passes.
     """
-    decoder = _DECODERS.get(route)
-    if decoder is None or method != b"POST":
-        return None, False, _named(body, models)
-    try:
-        request = decoder.decode(body)
-    except msgspec.ValidationError as e:
-        return _words(str(e)), False, None
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
-        return _not_json(str(e), body), False, None
-    problem = _model(request.model, models)
-    if problem is None and route == "chat_completions":
-        problem = _messages(request.messages)
-    if problem is None and route != "embeddings":
-        problem = _numbers(request)
-    named = request.model if isinstance(request.model, str) and request.model in models else None
-    return problem, bool(request.stream), named
+    model = request.model
+    if models and model.__class__ is str and model not in models:
+        return _model(model, models)
+    kind = request.__class__
+    if kind is Chat:
+        problem = _messages(request.messages)  # type: ignore[union-attr]
+        if problem is not None:
+            return problem
+    if kind is not Embedding:
+        return _numbers(request)  # type: ignore[arg-type]
+    return None
 
 
-def _named(body: bytes, models: AbstractSet[str]) -> str | None:
-    """The known model that a body of another route names, if it is JSON that does. Nothing is refused here."""
-    if body[:1] != b"{" or len(models) < 2:
-        return None
+def named(body: bytes, models: AbstractSet[str]) -> tuple[str | None, bool, int | None]:
+    """(known model, stream, max_output_tokens) of a body of another route, as far as it is JSON that names them.
+
+    Nothing is refused.
+    """
+    if body[:1] != b"{":
+        return None, False, None
     try:
-        model = _ANY.decode(body).model
+        found = _ANY.decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None
-    return model if isinstance(model, str) and model in models else None
+        return None, False, None
+    model, most = found.model, found.max_output_tokens
+    return (
+        model if isinstance(model, str) and model in models else None,
+        found.stream is True,
+        most if isinstance(most, int) and most > 0 else None,
+    )
+
+
+def text_of(request: Chat | Completion | Embedding) -> str:
+    """What the user asks: the last user message, or the prompt; "" if there is no text."""
+    if request.__class__ is Chat:
+        for message in reversed(request.messages):  # type: ignore[union-attr]
+            if message.role == "user":
+                return _plain(message.content)
+        return ""
+    return _plain(getattr(request, "prompt", ""))
+
+
+def _plain(content: Any) -> str:
+    if content.__class__ is str:
+        return content  # type: ignore[no-any-return]
+    if not isinstance(content, list):
+        return ""
+    if content and isinstance(content[0], str):
+        return content[0]
+    parts = [p.get("text") for p in content if isinstance(p, dict) and p.get("type") == "text"]
+    return " ".join([p for p in parts if isinstance(p, str)])
 
 
 def _words(text: str) -> Problem:
@@ -133,11 +175,9 @@ def _not_json(text: str, body: bytes) -> Problem:
     return Problem(400, "invalid_json", f"the body is not valid JSON: {text}{where}", None)
 
 
-def _model(model: str | UnsetType | None, models: AbstractSet[str]) -> Problem | None:
-    if not models or not isinstance(model, str) or model in models:
-        return None
+def _model(model: object, models: AbstractSet[str]) -> Problem:
     known = ", ".join(sorted(models)[:20])
-    message = f"model: `{model[:100]}` is not served here; known: {known}"
+    message = f"model: `{str(model)[:100]}` is not served here; known: {known}"
     return Problem(404, "model_not_found", message, "model", "unknown_model")
 
 
@@ -152,11 +192,12 @@ def _messages(messages: list[_Message]) -> Problem | None:
 
 
 def _numbers(request: _Sampling) -> Problem | None:
-    for name in ("max_tokens", "max_completion_tokens", "n"):
-        value = getattr(request, name)
-        least = 1 if name != "max_tokens" else 0
-        if value is not None and value < least:
-            return Problem(400, "invalid_value", f"{name} must be at least {least}, got {value}", name)
+    if request.max_tokens is not None and request.max_tokens < 0:
+        return _too_small("max_tokens", request.max_tokens, 0)
+    if request.max_completion_tokens is not None and request.max_completion_tokens < 1:
+        return _too_small("max_completion_tokens", request.max_completion_tokens, 1)
+    if request.n is not None and request.n < 1:
+        return _too_small("n", request.n, 1)
     if request.temperature is not None and request.temperature < 0:
         return Problem(
             400,
@@ -165,3 +206,7 @@ def _numbers(request: _Sampling) -> Problem | None:
             "temperature",
         )
     return None
+
+
+def _too_small(name: str, value: int, least: int) -> Problem:
+    return Problem(400, "invalid_value", f"{name} must be at least {least}, got {value}", name)

@@ -1,184 +1,545 @@
-"""The router: ties clients, replicas, health and the admin API together and runs them.
+"""The data plane of one worker: which replica gets a request, what is counted, who waits.
 
-The data plane is one event loop (uvloop). Exchanges ask it for a replica; health tells it which are out.
+One event loop (uvloop). ``link`` says what happens to replicas here to whoever judges them, and is told through
+the ``apply_…`` methods what was decided; it may be Health in this process (tests) or the master.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import KeysView, Sequence
-from typing import Any
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
-from serving.config import Router
-from serving.fleet.ask import was_refused
-from serving.fleet.health import Health
+from serving.audit.writer import Audit, open_audit
+from serving.config import Config
+from serving.config_base import size_in_bytes
+from serving.fleet.connect import connect, was_refused
+from serving.fleet.outcomes import LocalOutcomes
 from serving.fleet.replica import Replica
+from serving.router import admission, heads, local
 from serving.router.client import Client
-from serving.router.exchange import Exchange
-from serving.router.metrics import RouterCollector, RouterMetrics
-from serving.router.policies import least_work
+from serving.router.hedge import Hedge
+from serving.router.intake import admit
+from serving.router.limits import Refusal
+from serving.router.link import Link
+from serving.router.metrics import RouterMetrics
+from serving.router.pools import Classifier, Pool, View, build, in_order_of_service
+from serving.router.retry import RetryBudget
+from serving.router.shared import Counts
+from serving.router.span_export import Exporter
+from serving.router.tenants import Tenants
+from serving.router.tls import ReplicaTLS, Token
+from serving.router.tracing import Tracing
+from serving.router.tunnels import open_tunnel
 from serving.router.upstream import Upstream
+from serving.router.work import Estimator
+
+if TYPE_CHECKING:
+    from serving.intent.classifier import Classifier as IntentClassifier
+    from serving.router.exchange import Exchange
 
 CONNECT_SECONDS = 2.0
-DRAIN_SECONDS = 10.0
+#: Replicas learn their models one after the other; the pools are sorted anew once for all of them.
+SORT_SECONDS = 0.02
 
 
 class Server:
-    """State of the data plane. All of it is touched by the event loop's thread only, but read by the admin's."""
+    """State of the data plane; touched by the event loop's thread only."""
 
-    def __init__(self, settings: Router, replicas: Sequence[Replica]) -> None:
-        self.settings = settings
+    def __init__(
+        self, config: Config, replicas: Sequence[Replica], link: Link, counts: Counts, worker: int = 0
+    ) -> None:
+        self.config = config
+        self.settings = settings = config.router
         self.replicas = list(replicas)
-        self.metrics = RouterMetrics()
+        self.link = link
+        self.counts = counts
+        self.worker = worker
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.clients: set[Client] = set()
         self.stopping = False
-        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        #: Which replicas serve a name. Kept as they are learned: looking through 3,072 for every request takes 1.5 ms.
-        self.by_model: dict[str, list[Replica]] = {}
-        self.health = Health(settings, self.replicas, self._replica_out, self._models_learned)
-        self._connecting: set[asyncio.Task[None]] = set()
+        self.buffered_bytes = 0
+        self.epoch = 0  # moves with all that is worked out once per head: tenants, tokens
+        self.waiting = 0  # requests in the queues of all pools
+        #: Names that clients may ask for -> replicas that serve them; empty as long as none is known.
+        self.by_model: dict[str, set[Replica]] = {}
+        self.replica_lines: dict[Replica, bytes] = {}
+        self.outcomes = LocalOutcomes(settings.ejection, link.eject, self.apply_state, link.provisional)
+        link.outcomes = self.outcomes
+        self.estimator = Estimator(intents=())
+        self.metrics = RouterMetrics()
+        self.tenants = Tenants.load(
+            Path(config.tenants.file) if config.tenants.file is not None else None, 1.0 / settings.workers
+        )
+        self.audit = audit if isinstance(audit := open_audit(settings.audit, worker), Audit) else None
+        self.tracing: Tracing | None = None
+        self._exporter: Exporter | None = None
+        self._start_tracing()
+        self.classifier: IntentClassifier | None = None
+        self.intent_threshold = settings.intent.threshold
+        self._load_intents()
+        self.replica_header = b""
+        self._token: Token | None = None
+        self._replica_tls: ReplicaTLS | None = None
+        self._load_access()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sorting: asyncio.TimerHandle | None = None
+        self.all_pools: list[Pool] = []
+        self._take_settings(config)
+        for replica in self.replicas:
+            self._welcome(replica)
+        self._sort_members()
+        self._gauges()
 
-    @property
-    def known_models(self) -> KeysView[str]:
-        """Names that clients may ask for; empty as long as none is known, and then any passes."""
-        return self.by_model.keys()
+    # --- configuration ---
 
-    def _models_learned(self, replica: Replica, before: Sequence[dict[str, Any]]) -> None:
-        for name in {str(m.get("id")) for m in before}:
-            self.by_model[name].remove(replica)
-            if not self.by_model[name]:
+    def _take_settings(self, config: Config) -> None:
+        self.config = config
+        self.settings = settings = config.router
+        self.epoch += 1
+        self.max_buffered_bytes = size_in_bytes(settings.max_buffered_bytes)
+        self.retries = RetryBudget(settings.retry.budget)
+        self.outcomes.set_settings(settings.ejection)
+        self.intent_threshold = settings.intent.threshold
+        before = self.all_pools
+        self.all_pools = build(config, before)
+        self.pools = Classifier(self.all_pools)
+        self.by_priority = in_order_of_service(self.all_pools)
+        heads.REQUEST.add(self.pools.headers)
+        for pool in before:
+            if pool not in self.all_pools:
+                for exchange in pool.queue():
+                    pool.leave(exchange)
+                    pool.open -= 1
+                    exchange.pool = self.all_pools[-1]
+                    exchange.pool.open += 1
+                    exchange.pool.enqueue(exchange)
+
+    def _start_tracing(self) -> None:
+        tracing = self.settings.tracing
+        if tracing.endpoint is not None:
+            self.tracing = Tracing(tracing)
+            self._exporter = Exporter(
+                tracing.endpoint, self.tracing.records.take, (self.settings.host, self.settings.port)
+            )
+            self._exporter.start()
+
+    def _load_intents(self) -> None:
+        intent = self.settings.intent
+        if intent.enabled:
+            from serving.intent import classifier
+
+            self.classifier = classifier.load(intent.model)
+            self.estimator = Estimator(intents=self.classifier.labels)
+
+    def _load_access(self) -> None:
+        """How replicas are reached: a bearer token, TLS."""
+        settings = self.settings
+        if settings.replica_token_file is not None:
+            self._token = Token(Path(settings.replica_token_file))
+            self.replica_header = self._token.line
+        tls = settings.replica_tls
+        if any(r.scheme == "https" for r in self.replicas) or tls.ca is not None:
+            ca, certificate, key = (
+                None if p is None else Path(p) for p in (tls.ca, tls.certificate, tls.key)
+            )
+            self._replica_tls = ReplicaTLS(ca, certificate, key)
+
+    def reload_access(self) -> None:
+        """Files of the token and of TLS towards replicas may have changed."""
+        if self._token is not None and self._token.reload_if_changed():
+            self.replica_header = self._token.line
+            self.epoch += 1
+        if self._replica_tls is not None:
+            self._replica_tls.reload_if_changed()
+
+    def apply_config(self, config: Config) -> None:
+        """New limits, pools and strategies; host, port and workers stay. Requests that wait go on waiting."""
+        self._take_settings(config)
+        self._sort_members()
+        self._gauges()
+        self.serve_waiting()
+
+    def apply_tenants(self) -> None:
+        """The tenants file has changed (and was found to be well)."""
+        self.tenants.reload(monotonic())
+        self.epoch += 1
+
+    # --- what is known of replicas ---
+
+    def _welcome(self, replica: Replica) -> None:
+        self.replica_lines[replica] = b"x-exaserve-replica: %s\r\n" % replica.name.encode()
+        for model in replica.models:
+            self.by_model.setdefault(str(model.get("id")), set()).add(replica)
+
+    def apply_replicas(self, added: Sequence[Replica], removed: Sequence[Replica]) -> None:
+        """Removed ones get nothing new; what is open there ends in peace, then ``forget`` follows."""
+        gone = set(removed)
+        self.replicas = [r for r in self.replicas if r not in gone] + list(added)
+        for replica in added:
+            self._welcome(replica)
+        for replica in removed:
+            for model in replica.models:
+                self._serves_no_longer(str(model.get("id")), replica)
+        self._sort_members()
+        self.serve_waiting()
+
+    def forget(self, replica: Replica) -> None:
+        """It has nothing open here any more."""
+        self._drop_idle(replica)
+        self.replica_lines.pop(replica, None)
+
+    def apply_state(self, replica: Replica) -> None:
+        """State, weight or trial of a replica changed; its fields say to what."""
+        if replica in self.replica_lines:
+            for pool in self.all_pools:
+                if replica in pool.everyone.has:
+                    pool.settle(replica)
+            if self.waiting:
+                self.serve_waiting()
+
+    apply_load = apply_state
+
+    def apply_panic(self, name: str, on: bool) -> None:
+        """All of a pool are out: those that can be reached may take requests until that is over."""
+        for pool in self.all_pools:
+            if pool.name == name and pool.panic != on:
+                pool.panic = on
+                for replica in pool.members:
+                    pool.settle(replica)
+        self.serve_waiting()
+
+    def apply_models(self, replica: Replica, before: Sequence[dict[str, Any]]) -> None:
+        """``replica.models`` is known anew."""
+        old = {str(m.get("id")) for m in before}
+        new = {str(m.get("id")) for m in replica.models}
+        for name in old - new:
+            self._serves_no_longer(name, replica)
+        for name in new:
+            self.by_model.setdefault(name, set()).add(replica)
+        if (old != new or len(self.by_model) > 1) and self._sorting is None:
+            self._sorting = self.loop.call_later(SORT_SECONDS, self._sort_members)
+
+    def _serves_no_longer(self, name: str, replica: Replica) -> None:
+        serving = self.by_model.get(name)
+        if serving is not None:
+            serving.discard(replica)
+            if not serving:
                 del self.by_model[name]
-        for name in {str(m.get("id")) for m in replica.models}:
-            self.by_model.setdefault(name, []).append(replica)
 
-    def _candidates(self, exchange: Exchange) -> Sequence[Replica]:
-        """The replicas that serve the model asked for; all where it names none."""
-        return self.by_model.get(exchange.model, self.replicas) if exchange.model else self.replicas
+    def _sort_members(self) -> None:
+        if self._sorting is not None:
+            self._sorting.cancel()
+            self._sorting = None
+        self.estimator.set_models(self.by_model)
+        for pool in self.all_pools:
+            pool.set_members(self.replicas)
 
-    async def expire_clients(self) -> None:
-        """Cuts clients that let their time run out, for as long as the router lives."""
-        pause = min(0.5, self.settings.request_timeout / 5)
-        while True:
-            await asyncio.sleep(pause)
-            now = self.loop.time()
-            for client in [c for c in self.clients if c.expires and c.expires < now]:
-                client.expired()
+    def replica_out(self, replica: Replica, reason: str) -> None:
+        """What is open there is lost. reason: refused, down or frozen."""
+        self._drop_idle(replica)
+        for exchange in list(replica.attempts):
+            exchange.fail_attempt(reason)
 
-    def collector(self) -> RouterCollector:
-        return RouterCollector(self.metrics, self.replicas, self.clients)  # type: ignore[arg-type]
+    def _drop_idle(self, replica: Replica) -> None:
+        for upstream in list(replica.idle):
+            upstream.abort()
+        replica.idle.clear()
 
     # --- requests ---
 
+    def new_client(self) -> Client:
+        """For listeners."""
+        return Client(self)
+
+    def know(self, head: heads.RequestHead) -> Refusal | None:
+        """Work out, for now and for requests with the same head: who asks, and what the replica gets to see."""
+        drop: tuple[bytes, ...] = ()
+        if self.tenants.required:
+            special = head.special
+            found = self.tenants.authenticate(special.get(b"authorization"), special.get(b"x-api-key"))
+            if isinstance(found, Refusal):
+                return found
+            head.tenant = found
+            drop = (b"authorization", b"x-api-key")  # the tenant's key is no business of the replica's
+        elif self.replica_header:
+            drop = (b"authorization",)
+        given = head.special.get(b"x-request-id")
+        if given is not None and heads.request_id(given) != given:
+            drop += (b"x-request-id",)
+        if self.tracing is not None:
+            drop += (b"traceparent", b"tracestate")
+        head.prepare(drop, self.replica_header)
+        head.epoch = self.epoch
+        return None
+
+    def denied(self, head: heads.RequestHead) -> Refusal | None:
+        """Why the key in this head is none, before a body is taken in."""
+        return self.know(head) if head.epoch != self.epoch else None
+
     def answer_locally(self, exchange: Exchange, method: bytes, path: bytes) -> bool:
         """The few paths that are the router's own. False for all others."""
-        if method not in (b"GET", b"HEAD"):
-            return False
-        if path == b"/v1/models":
-            if not any(r.in_rotation for r in self.replicas):
-                return False
-            exchange.answer_json({"object": "list", "data": self._models()})
-            return True
-        if path == b"/health":
-            if any(r.in_rotation for r in self.replicas):
-                exchange.answer_json({"status": "ok"})
-            else:
-                self._reject_none_ready(exchange)
-            return True
-        return False
+        return local.answer(self, exchange, method, path)
 
-    def _models(self) -> list[object]:
-        seen: dict[object, object] = {}
-        for r in self.replicas:
-            if r.in_rotation:
-                for m in r.models:
-                    seen.setdefault(str(m.get("id")), m)
-        return list(seen.values())
+    def ask_second_stage(self, exchange: Exchange, text: str) -> bool:
+        """Whether the request is held until the second stage has spoken, or its time is up."""
+        classifier = self.classifier
+        if classifier is None or classifier.second is None:
+            return False
+        self._spawn(self._second_stage(classifier, exchange, text, hold := self.pools.needs_intent))
+        return hold
+
+    async def _second_stage(
+        self, classifier: IntentClassifier, exchange: Exchange, text: str, held: bool
+    ) -> None:
+        began = monotonic()
+        found = await classifier.second.classify(text) if classifier.second is not None else None
+        if found is not None and not exchange.done:
+            exchange.intent, exchange.confidence = found
+        self.metrics.classified(exchange.intent, "timeout" if found is None else "second")
+        if held and exchange.pending is not None and not exchange.done:
+            pending, exchange.pending = exchange.pending, None
+            exchange.waited += monotonic() - began
+            admit(self, exchange, *pending)
 
     def dispatch(self, exchange: Exchange, fresh_on: Replica | None = None) -> None:
         """Send the request to a replica; ``fresh_on``: to this one, over a new connection."""
-        s = self.settings
-        replica = fresh_on or least_work.choose(
-            self._candidates(exchange), exchange.tried, s.max_queue_depth, s.kv_cache_watermark
-        )
-        if replica is None:
-            self._reject(exchange)
+        if fresh_on is not None:
+            self._send(exchange, fresh_on, fresh=True)
             return
+        if self._sorting is not None:  # replicas have just said what they serve
+            self._sort_members()
+        pool = exchange.pool
+        assert pool is not None
+        view = pool.view(exchange.model)
+        replica = view.policy.choose(exchange, view.eligible, exchange.tried)
+        if replica is None:
+            admission.none_free(self, exchange, pool, view)
+        else:
+            self._send(exchange, replica)
+
+    def _send(self, exchange: Exchange, replica: Replica, fresh: bool = False) -> None:
         exchange.assign(replica)
-        while replica.idle and fresh_on is None:
-            upstream: Upstream = replica.idle.pop()
-            if upstream.transport is not None and not upstream.transport.is_closing():
+        if exchange.span is not None:
+            exchange.head = exchange.span.attempt(replica, exchange.head)
+        if exchange.upgrade:
+            open_tunnel(self, exchange, replica, self._tls())
+            return
+        idle = replica.idle
+        while idle and not fresh:
+            upstream: Upstream = idle.pop()
+            transport = upstream.transport
+            if transport is not None and not transport.is_closing():
                 exchange.upstream = upstream
                 upstream.send(exchange)
-                return
-        task = self.loop.create_task(self._connect(exchange, replica))
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+                exchange.sending(monotonic())
+                break
+        else:
+            self._spawn(self._connect(exchange, replica))
+        hedge_after = self.settings.retry.hedge_after
+        if hedge_after is not None and exchange.timer is None:
+            exchange.timer = self.loop.call_later(hedge_after, self._hedge, exchange)
 
-    async def _connect(self, exchange: Exchange, replica: Replica) -> None:
+    def _spawn(self, work: Any) -> None:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, exchange: Exchange | Hedge, replica: Replica) -> None:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                transport, upstream = await self.loop.create_connection(
-                    lambda: Upstream(replica), replica.host, replica.port
-                )
+                transport, upstream = await connect(replica, lambda: Upstream(replica), self._tls())
         except (OSError, TimeoutError) as e:
             if exchange.replica is not replica or exchange.done:
                 return
             # First this request's attempt, or health would fail it a second time.
             exchange.attempt_failed(None, "refused", begun=False, stale=False)
             if was_refused(e):
-                self.health.refused(replica)
+                self.link.refused(replica)
             return
         if exchange.replica is not replica or exchange.done:
-            transport.abort()  # the client went away, or the replica went out, while we connected
-            return
+            transport.abort()  # type: ignore[attr-defined]
+            return  # the client went away, or the replica went out, while we connected
         exchange.upstream = upstream
-        upstream.send(exchange)
+        upstream.send(exchange)  # type: ignore[arg-type]
+        exchange.sending(monotonic())
 
-    def _reject(self, exchange: Exchange) -> None:
-        tried = exchange.tried
-        if tried and not any(r.in_rotation and r not in tried for r in self._candidates(exchange)):
-            names = ", ".join(r.name for r in tried)
-            self.metrics.reject("replica_failed")
-            exchange.reject(
-                502,
-                "replica_failed",
-                f"{names} failed before it answered and no other replica is in rotation",
-            )
-        elif any(r.in_rotation for r in self._candidates(exchange)):
-            self.metrics.reject("capacity")
-            exchange.reject(
-                503,
-                "capacity",
-                "every replica is above kv_cache_watermark or max_queue_depth; try again shortly",
-            )
+    def _tls(self) -> ssl.SSLContext | None:
+        """Towards replicas; read anew for each connection, since it follows its files."""
+        return self._replica_tls.context if self._replica_tls is not None else None
+
+    def _hedge(self, exchange: Exchange) -> None:
+        """No first byte for router.retry.hedge_after: ask another replica too, if retries are left."""
+        pool = exchange.pool
+        if exchange.done or exchange.first_byte or exchange.hedge is not None or pool is None:
+            return
+        if exchange.replica is None or not self.retries.take():
+            return
+        view = pool.view(exchange.model)
+        replica = view.policy.choose(exchange, view.eligible, exchange.tried)
+        if replica is None:
+            self.retries.give_back()
+            return
+        hedge = exchange.hedge = Hedge(exchange, replica)
+        self._spawn(self._connect(hedge, replica))
+
+    # --- what becomes of attempts ---
+
+    def count_in(self, exchange: Exchange | Hedge, replica: Replica) -> None:
+        """An attempt begins."""
+        replica.attempts.add(exchange)
+        replica.work += exchange.work
+        index = replica.index
+        self.counts.cells[index] = len(replica.attempts)
+        self.counts.work[index] = replica.work
+        pool = exchange.pool
+        if pool is not None and pool.max_in_flight is not None:
+            pool.taken(replica)
+        if replica.waiting:
+            # Its queue is as long as reported plus what we send, until the next report says better.
+            replica.waiting += 1
+            if replica.waiting > self.settings.max_queue_depth:
+                self.apply_state(replica)
+        if replica.trial:
+            self.apply_state(replica)
+
+    def count_out(self, exchange: Exchange | Hedge, replica: Replica, outcome: str) -> None:
+        """It is over. outcome: one of fleet.replica.OUTCOMES."""
+        replica.attempts.discard(exchange)
+        replica.work -= exchange.work
+        index = replica.index
+        self.counts.cells[index] = len(replica.attempts)
+        self.counts.work[index] = replica.work
+        self.link.outcome(replica, outcome)
+        pool = exchange.pool
+        if pool is not None and pool.max_in_flight is not None:
+            pool.freed(replica)
+        if replica.trial:
+            self.apply_state(replica)
+        if self.waiting:
+            self.serve_waiting()
+
+    def first_byte(self, exchange: Exchange, replica: Replica, status: int, now: float) -> None:
+        """An answer begins: the prompt is computed, and the replica has shown what it can."""
+        if status >= 500:
+            self.outcomes.bad(replica, exchange.work, now)
         else:
-            self._reject_none_ready(exchange)
+            self.outcomes.good(replica, now - exchange.sent if exchange.streaming and status == 200 else 0.0)
+        done = self.estimator.prefill_part(exchange)
+        exchange.work -= done
+        replica.work -= done
+        self.counts.work[replica.index] = replica.work
 
-    def _reject_none_ready(self, exchange: Exchange) -> None:
-        out = [r for r in self._candidates(exchange) if not r.in_rotation]
-        why = "; ".join(f"{r.name} is {r.state} ({r.reason})" for r in out[:4])
-        self.metrics.reject("no_replica_ready")
-        exchange.reject(503, "no_replica_ready", f"no replica is ready: {why}")
+    def attempt_lost(self, exchange: Exchange | Hedge, replica: Replica, reason: str, begun: bool) -> None:
+        """A replica failed a request; ``begun``: in the middle of its answer."""
+        if begun:
+            self.outcomes.cut(replica, exchange.work, monotonic())
+        elif reason != "status_429":  # it is full, and says so
+            self.outcomes.bad(replica, exchange.work, monotonic())
 
-    def _replica_out(self, replica: Replica, reason: str) -> None:
-        for upstream in list(replica.idle):
-            upstream.abort()
-        replica.idle.clear()
-        for exchange in list(replica.attempts):
-            exchange.fail_attempt(reason)
+    def another_for(self, exchange: Exchange) -> bool:
+        """Whether a replica that was not tried may take it now."""
+        if exchange.pool is None:
+            return False
+        eligible = exchange.pool.view(exchange.model).eligible
+        return len(eligible) > sum(r in eligible for r in exchange.tried)
+
+    def try_again(self, exchange: Exchange, reason: str) -> None:
+        """The attempt failed before its first byte: on another replica, as long as that may be."""
+        if exchange.attempts >= self.settings.retry.max_attempts:
+            denied, why = "attempts", ""
+        elif not self.retries.take():
+            denied, why = "budget", "; retries are used up (router.retry.budget)"
+        else:
+            self.metrics.retry("status" if reason.startswith("status_") else reason, exchange.pool_name)
+            if exchange.span is not None:
+                exchange.span.event("retry", reason)
+            self.dispatch(exchange)
+            return
+        self.metrics.retry_denied(denied)
+        code = "retry_budget" if denied == "budget" else "replica_failed"
+        self.metrics.reject(code, exchange.pool_name, exchange.tenant_name)
+        count = exchange.attempts
+        words = "a replica failed" if count == 1 else f"{'two' if count == 2 else count} replicas failed"
+        exchange.reject(
+            502,
+            "replica_failed",
+            f"{words} before {'it' if count == 1 else 'they'} answered (last: {reason}){why}",
+            decision=code,
+        )
+
+    def stop_waiting(self, exchange: Exchange) -> None:
+        """It is over while it waited."""
+        admission.leave(self, exchange)
+
+    def serve_waiting(self) -> None:
+        """Something has become free: those that wait, in order of their priority."""
+        if self.waiting:
+            admission.serve(self)
+
+    def send_waiting(self, exchange: Exchange, replica: Replica) -> None:
+        """One that waited gets its replica."""
+        self._send(exchange, replica)
+
+    def view_of(self, exchange: Exchange) -> View:
+        assert exchange.pool is not None
+        return exchange.pool.view(exchange.model)
 
     # --- life ---
 
-    async def drain(self) -> None:
-        """No new requests; open ones may end within DRAIN_SECONDS."""
+    def _gauges(self) -> None:
+        gauge = self.metrics.gauge
+        gauge("exaserve_router_client_connections", (), lambda: len(self.clients))
+        gauge("exaserve_router_buffered_bytes", (), lambda: self.buffered_bytes)
+        for pool in self.all_pools:
+            gauge("exaserve_router_waiting_requests", (pool.name,), lambda p=pool: p.waiting)  # type: ignore[misc]
+            gauge("exaserve_router_open_requests", (pool.name,), lambda p=pool: p.open)  # type: ignore[misc]
+            gauge("exaserve_router_panic", (pool.name,), lambda p=pool: int(p.panic))  # type: ignore[misc]
+
+    async def expire_clients(self) -> None:
+        """Cuts clients that let their time run out, for as long as the router lives."""
+        while True:
+            await asyncio.sleep(min(0.5, self.settings.request_timeout / 5, self.settings.send_timeout / 5))
+            now = monotonic()
+            for client in [c for c in self.clients if c.expires and c.expires < now]:
+                client.expired()
+
+    def stop_accepting(self) -> None:
+        """No new requests from now on; connections that are idle close."""
         self.stopping = True
-        end = time.monotonic() + DRAIN_SECONDS
-        while self.clients and time.monotonic() < end:
-            for client in list(self.clients):
-                # close() sends what is still buffered; the client is gone from the set when that is done.
-                if client.idle and client.transport is not None and not client.transport.is_closing():
-                    client.transport.close()
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        for client in list(self.clients):
+            # close() sends what is still buffered; the client is gone from the set when that is done.
+            if client.idle and client.transport is not None and not client.transport.is_closing():
+                client.transport.close()
+
+    async def drain(self, seconds: float) -> int:
+        """Open requests may end within ``seconds``; returns how many were cut."""
+        self.stop_accepting()
+        end = monotonic() + seconds
+        while self.clients and monotonic() < end:
+            self._close_idle()
             await asyncio.sleep(0.05)
+        cut = sum(c.exchange is not None for c in self.clients)
         for client in list(self.clients):
             client.abort()
+        return cut
+
+    async def close(self) -> None:
+        """Whatever is still to be written is written."""
+        await asyncio.sleep(0)  # connections that were aborted say goodbye
+        for task in list(self._tasks):
+            task.cancel()
+        for replica in self.replicas:
+            self._drop_idle(replica)
+        if self.classifier is not None and self.classifier.second is not None:
+            await self.classifier.second.close()
+        if self.audit is not None:
+            await asyncio.to_thread(self.audit.close)
+        if self._exporter is not None:
+            await asyncio.to_thread(self._exporter.stop)

@@ -315,11 +315,14 @@ class Tracing:
         self.sample = settings.sample
         self.records = Queue()
 
-    def start(self, traceparent: bytes | None, tracestate: bytes | None) -> tuple[Span | None, bytes]:
+    def start(
+        self, traceparent: bytes | None, tracestate: bytes | None, trace_id: bytes = b""
+    ) -> tuple[Span | None, bytes]:
         """What the headers of a request mean: its span if it is sampled, and the header lines to forward.
 
         traceparent: the header's value, None if there is none, b"" if there were several (W3C: restart the trace).
         tracestate: its value, several joined by ``,``. The lines end in CR LF and replace both headers.
+        trace_id: 32 hex digits for a trace that begins here (the request's id, so that logs and traces meet).
         """
         span = None
         if traceparent is not None and (not self.enabled or valid(traceparent)):
@@ -336,6 +339,8 @@ class Tracing:
         if not self.enabled:
             return None, b""
         if random() < self.sample:  # noqa: S311 - not a secret
-            span = Span(self, b"%032x" % (getrandbits(128) or 1), b"", b"")
+            span = Span(self, trace_id or b"%032x" % (getrandbits(128) or 1), b"", b"")
             return span, span.line
-        return None, b"traceparent: 00-%032x-%016x-00\r\n" % (getrandbits(128) or 1, getrandbits(64) or 1)
+        # Nobody records it; the parent's id has to be there and not zero.
+        trace_id = trace_id or b"%032x" % (getrandbits(128) or 1)
+        return None, b"traceparent: 00-%s-%s-00\r\n" % (trace_id, b"00000000000000e5")

@@ -1,29 +1,65 @@
 """A connection to a replica: sends one request at a time, relays the answer as it comes.
 
-The parser only finds where the head, the chunks and the answer end; the bytes of the body go to the client as
-they arrived. The head is held until the first byte of the body, so that a replica that dies during prefill
-can still be replaced without the client noticing.
+The parser only finds where the answer ends; the bytes of the body go to the client as they arrived. The head is
+held until the first byte of the body, so that a replica that dies during prefill can still be replaced without
+the client noticing.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from itertools import count
 from typing import TYPE_CHECKING
 
 import httptools
 
 from serving.fleet.replica import Replica
+from serving.router import heads
 
 if TYPE_CHECKING:
     from serving.router.exchange import Exchange
 
-#: Hop-by-hop headers (RFC 9110 7.6.1) and those that the router writes itself.
-HOP_BY_HOP = frozenset(
-    (b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade", b"proxy-authenticate",
-     b"proxy-authorization", b"x-request-id", b"x-exaserve-replica")
-)  # fmt: skip
 #: A response head larger than this is not an engine's.
 MAX_HEAD_BYTES = 64 * 1024
+
+
+NOTHING_KNOWN = heads.ResponseHead(b"", {}, True)
+
+
+class _Parsed:
+    """What llhttp finds, put away by built-in functions: a streamed chunk costs no Python frame for it."""
+
+    def __init__(self) -> None:
+        self.headers: dict[bytes, bytes] = {}
+        self.on_header = self.headers.__setitem__
+        self.open = [True]  # emptied when the answer is complete
+        self.on_message_complete = self.open.clear
+        self.begun = [
+            True
+        ]  # a second answer that nobody asked for finds it empty, which is an error to llhttp
+        self.on_message_begin = self.begun.pop
+        # Chunks begun and ended. Read only when an answer is cut, so a counter that costs little is enough.
+        self.chunks_begun, self.chunks_ended = count(), count()
+        self.on_chunk_header = self.chunks_begun.__next__
+        self.on_chunk_complete = self.chunks_ended.__next__
+
+    def between_chunks(self) -> bool:
+        return self.chunks_begun.__reduce__()[1] == self.chunks_ended.__reduce__()[1]
+
+
+class _Unchunked(_Parsed):
+    """Keeps the body without its framing, for HTTP/1.0 clients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[bytes] = []
+        self.on_body = self.pieces.append
+
+    def take(self) -> bytes:
+        body = b"".join(self.pieces)
+        self.pieces.clear()
+        return body
 
 
 class Upstream(asyncio.Protocol):
@@ -33,25 +69,24 @@ class Upstream(asyncio.Protocol):
         self.replica = replica
         self.transport: asyncio.Transport | None = None
         self.exchange: Exchange | None = None
-        self.parser = httptools.HttpResponseParser(self)
         self.used = 0  # requests before this one: a failure then may just be a stale connection
-        self._reset()
-
-    def _reset(self) -> None:
-        self.headers: list[tuple[bytes, bytes]] = []
+        self.relay: Callable[[bytes], None] | None = (
+            None  # set once something of the answer went to the client
+        )
         self.held = b""
-        self.last = b""  # the newest bytes as they came
-        self.interim = 0  # heads of 1xx answers before the final one
-        self.is_interim = False
-        self.head_done = False
-        self.body_begun = False
-        self.complete = False
-        self.begun = False  # something of the answer went to the client
-        self.at_boundary = True
-        self.chunked = False
-        self.until_close = False
+        self.head_end = 0  # where the held head ends, 0 = not there yet
+        self.status = 0
+        self.known = NOTHING_KNOWN  # what the head of the answer says
         self.keep_alive = True
-        self.pieces: list[bytes] | None = None  # body without chunk framing, for HTTP/1.0 clients
+        self.last = b""  # the newest bytes as they came
+        self.before_last = b""
+        self.unchunked: _Unchunked | None = None
+        self._new_parser(_Parsed())
+
+    def _new_parser(self, parsed: _Parsed) -> None:
+        self.parsed = parsed
+        self.parser = httptools.HttpResponseParser(parsed)
+        self.feed = self.parser.feed_data
 
     # --- from the loop ---
 
@@ -61,6 +96,9 @@ class Upstream(asyncio.Protocol):
     def send(self, exchange: Exchange) -> None:
         self.exchange = exchange
         assert self.transport is not None
+        if exchange.http10:
+            self.unchunked = _Unchunked()
+            self._new_parser(self.unchunked)
         # One write: uvloop sends it at once, writelines later.
         self.transport.write(exchange.head + exchange.body)
 
@@ -70,37 +108,116 @@ class Upstream(asyncio.Protocol):
         if exchange is None:  # nobody asked: not a server that we can talk to
             self.abort()
             return
+        relay = self.relay
+        if relay is None:
+            self._before_body(exchange, data)
+            return
         try:
-            self.parser.feed_data(data)
+            self.feed(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._fail("reset")
             return
+        self.before_last = self.last
         self.last = data
-        if self.begun:
-            if self.pieces is None:
-                exchange.relay(data)
-            else:
-                exchange.relay(b"".join(self.pieces))
-                self.pieces.clear()
+        exchange.chunks += 1
+        if self.unchunked is None:
+            relay(data)
         else:
-            self.held += data
-            if self.body_begun or self.complete:
-                self._begin(exchange)
-            elif len(self.held) > MAX_HEAD_BYTES:
+            relay(self.unchunked.take())
+        if not self.parsed.open:
+            self._finish(exchange)
+
+    def _before_body(self, exchange: Exchange, data: bytes) -> None:
+        """Nothing has gone to the client yet: the head is not whole, or no byte of the body has come."""
+        if not self.held:
+            end = data.find(b"\r\n\r\n")
+            known = heads.KNOWN_RESPONSES.get(data[:end].translate(heads.NO_DIGITS)) if end > 0 else None
+            if (
+                known is not None
+                and known.length_at is not None
+                and exchange.method == b"POST"
+                and int(data[known.length_at]) == len(data) - end - 4
+            ):
+                self._whole_answer(exchange, data, end + 4, known)
+                return
+        held = self.held = self.held + data if self.held else data
+        if self.head_end == 0:
+            end = held.find(b"\r\n\r\n")
+            while end >= 0 and held.startswith(b"HTTP/1.1 1"):  # interim answers, which end with their head
+                held = self.held = held[end + 4 :]
+                end = held.find(b"\r\n\r\n")
+            if end < 0:
+                if len(held) > MAX_HEAD_BYTES or not held.startswith(b"HTTP/1."[: len(held)]):
+                    self._fail("reset")
+                return
+            try:
+                self.feed(held)
+            except (httptools.HttpParserError, httptools.HttpParserUpgrade):
                 self._fail("reset")
                 return
-        if self.complete:
-            self._finish(exchange)
+            self.head_end = end + 4
+            if not self._judge_head(exchange):
+                return
+        else:
+            try:
+                self.feed(data)
+            except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+                self._fail("reset")
+                return
+        if len(held) > self.head_end or not self.parsed.open or exchange.method == b"HEAD":
+            self._begin(exchange)
+
+    def _whole_answer(self, exchange: Exchange, data: bytes, end: int, known: heads.ResponseHead) -> None:
+        """An answer in one piece with a head as it came before: nothing is left for the parser."""
+        self.held = data
+        self.head_end = end
+        self.known = known
+        status = self.status = int(data[9:12])
+        if status >= 429 and exchange.may_go_elsewhere(status):
+            self.drop(f"status_{status}")
+            return
+        self.keep_alive = known.keep_alive
+        self.parsed.open.clear()
+        self._begin(exchange)
+
+    def _judge_head(self, exchange: Exchange) -> bool:
+        """What the head says of how the answer goes on. False: it was dropped, another replica gets the request."""
+        special = heads.RESPONSE.find(self.parsed.headers)
+        if special is None:
+            self._fail("reset")
+            return False
+        status = self.status = self.parser.get_status_code()
+        head = self.held[: self.head_end - 4]
+        connection = special.get(b"connection", b"").lower()
+        keep_alive = b"close" not in connection and (
+            head.startswith(b"HTTP/1.1") or b"keep-alive" in connection
+        )
+        self.known = heads.ResponseHead(head, special, keep_alive)
+        if len(heads.KNOWN_RESPONSES) < heads.MAX_KNOWN and head.startswith(b"HTTP/1.1 "):
+            heads.KNOWN_RESPONSES[head.translate(heads.NO_DIGITS)] = self.known
+        if status >= 429 and exchange.may_go_elsewhere(status):
+            self.drop(f"status_{status}")
+            return False
+        # After HEAD the parser waits for a body that never comes.
+        self.keep_alive = keep_alive and exchange.method != b"HEAD"
+        return True
+
+    @property
+    def until_close(self) -> bool:
+        """Whether the answer ends with the connection."""
+        return self.known.until_close and self.status not in (204, 304) and self.status != 0
 
     def eof_received(self) -> None:
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.exchange is not None:
+        exchange = self.exchange
+        if exchange is not None:
             if self.until_close and exc is None:
-                if not self.begun:
-                    self._begin(self.exchange)  # the whole answer was a head
-                self._finish(self.exchange)
+                if self.relay is None:
+                    self._begin(exchange)  # the whole answer was a head
+                if self.exchange is not None:
+                    self._finish(exchange)
             else:
                 self._fail("reset")
         elif self in self.replica.idle:
@@ -112,97 +229,70 @@ class Upstream(asyncio.Protocol):
     def resume_writing(self) -> None:
         pass
 
-    # --- from the parser ---
+    # --- towards the client ---
 
-    def on_message_begin(self) -> None:
-        if self.complete:  # a second answer that nobody asked for: its bytes must not reach the client
-            raise ValueError("more than one answer")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.head_done:  # a trailer must not become a header (RFC 9110 6.5.1)
-            self.headers.append((name.lower(), value))
-
-    def on_headers_complete(self) -> None:
-        status = self.parser.get_status_code()
-        if status < 200:
-            self.is_interim = True
-            return
-        self.head_done = True
-        self.keep_alive = self.parser.should_keep_alive()
-        names = {n for n, _ in self.headers}
-        self.chunked = b"transfer-encoding" in names
-        if self.exchange is not None and self.exchange.method == b"HEAD":
-            self.complete = True
-            self.keep_alive = False  # the parser waits for a body that never comes
-        elif status not in (204, 304) and not self.chunked and b"content-length" not in names:
-            self.until_close = True
-        if self.chunked and self.exchange is not None and self.exchange.http10:
-            self.pieces = []
-
-    def on_body(self, data: bytes) -> None:
-        self.body_begun = True
-        if self.pieces is not None:
-            self.pieces.append(data)
-
-    def on_chunk_header(self) -> None:
-        self.at_boundary = False
-
-    def on_chunk_complete(self) -> None:
-        self.at_boundary = True
-
-    def on_message_complete(self) -> None:
-        if self.is_interim:
-            self.is_interim = False
-            self.interim += 1
-            self.headers.clear()
-        else:
-            self.complete = True
-
-    @property
     def between_events(self) -> bool:
-        """Whether what was relayed ends a whole chunk that ends a whole event: one more may follow it.
+        """Whether what was relayed ends a whole chunk that ends a whole event: one more may follow it."""
+        return self.known.chunked and self.last.endswith(b"\n\n\r\n") and self.parsed.between_chunks()
 
-        ``at_boundary`` alone is not enough: the parser says nothing about half a chunk-size line.
-        """
-        return self.chunked and self.at_boundary and self.last.endswith(b"\n\n\r\n")
+    def _begin(self, exchange: Exchange) -> None:
+        held, end = self.held, self.head_end
+        head = held[: end - 2]
+        for name in self.known.drop:
+            head = heads.without(head, name)
+        if not head.startswith(b"HTTP/1.1"):
+            head = b"HTTP/1.1" + head[8:]
+        if exchange.method == b"HEAD":
+            body = b""  # there must be none; it would be read as the next answer
+            self.parsed.open.clear()
+        elif self.unchunked is not None:
+            head = heads.without(head, b"transfer-encoding")
+            body = self.unchunked.take()
+        else:
+            body = held[end:]
+        self.held = b""
+        self.last = body
+        self.relay = exchange.begin(self, self.status, head, body)
+        # A hedge that has won has handed the connection over to its exchange.
+        if not self.parsed.open and self.exchange is not None:
+            self._finish(self.exchange)
 
     # --- ends ---
 
-    def _begin(self, exchange: Exchange) -> None:
-        body = self.held.split(b"\r\n\r\n", 1 + self.interim)[-1]
-        if self.pieces is not None:
-            body = b"".join(self.pieces)
-            self.pieces.clear()
-        if exchange.method == b"HEAD":
-            body = b""  # there must be none; it would be read as the next answer
-        self.held = b""
-        self.begun = True
-        exchange.begin(self, self.parser.get_status_code(), self.headers, body)
-
     def _finish(self, exchange: Exchange) -> None:
         self.exchange = None
-        status = self.parser.get_status_code()
+        tail = self.before_last + self.last if self.relay is not None else b""
         transport = self.transport
-        reusable = self.keep_alive and not self.until_close and transport is not None
-        if reusable and transport is not None and not transport.is_closing():
+        if self.keep_alive and not self.until_close and transport is not None and not transport.is_closing():
             if not transport.is_reading():  # paused for a client that read slowly
                 transport.resume_reading()
             self.used += 1
-            self._reset()
+            self.relay = None
+            self.known = NOTHING_KNOWN
+            self.status = 0
+            self.head_end = 0
+            self.last = self.before_last = b""
+            parsed = self.parsed
+            parsed.headers.clear()
+            parsed.open[:] = (True,)
+            parsed.begun[:] = (True,)
+            if self.unchunked is not None:
+                self.unchunked = None
+                self._new_parser(_Parsed())
             self.replica.idle.append(self)
         elif transport is not None:
             transport.close()
-        exchange.ended(self.replica, "error" if status >= 500 else "ok")
+        exchange.ended(self, tail)
 
     def _fail(self, reason: str) -> None:
         exchange, self.exchange = self.exchange, None
-        stale = self.used > 0 and not self.held and not self.begun
+        stale = self.used > 0 and not self.held and self.relay is None
         self.abort()
         if exchange is not None:
-            exchange.attempt_failed(self, reason, begun=self.begun, stale=stale)
+            exchange.attempt_failed(self, reason, begun=self.relay is not None, stale=stale)
 
     def drop(self, reason: str) -> None:
-        """The replica is out (down, frozen): end what is open on it now."""
+        """The replica is out (down, frozen), or its answer is not wanted: end what is open on it now."""
         self._fail(reason)
 
     def abort(self) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 
 import uvloop
 
-from serving.config import Router
+from serving.config import Config
 from serving.fleet.discovery import static
-from serving.router.client import Client
+from serving.router.link import LocalLink, number
 from serving.router.server import Server
+from serving.router.shared import Counts
 from tests.fakes import FakeEngine
 
 FAST: dict[str, Any] = {
@@ -30,6 +31,15 @@ class Running:
         self.server = server
         self.port = port
         self.engines = engines
+
+    @property
+    def health(self) -> Any:
+        return self.server.link.health  # type: ignore[union-attr]
+
+    def counted(self, name: str, *labels: str) -> float:
+        """A counter of the data plane, over all labels after the given ones."""
+        found = self.server.metrics.snapshot().counters
+        return sum(v for n, have, v in found if n == name and have[: len(labels)] == labels)
 
     def replica(self, i: int = 0) -> Any:
         return self.server.replicas[i]
@@ -86,14 +96,23 @@ async def read_answer(reader: asyncio.StreamReader) -> bytes:
 
 
 @asynccontextmanager
-async def router(*engines: FakeEngine, wait: bool = True, **settings: Any) -> AsyncIterator[Running]:
+async def router(
+    *engines: FakeEngine, wait: bool = True, pools: Any = None, tenants: Any = None, **settings: Any
+) -> AsyncIterator[Running]:
+    """A data plane and Health in this process; settings are those of the router section."""
     for e in engines:
         if not e.port:
             await e.start()
     replicas = [static.parse(f"r{i}={e.url}") for i, e in enumerate(engines)]
-    server = Server(Router(**(FAST | settings)), replicas)
-    listener = await asyncio.get_running_loop().create_server(lambda: Client(server), "127.0.0.1", 0)
-    server.health.start()
+    number(replicas)
+    config = Config.model_validate(
+        {"router": FAST | settings, "pools": pools or {}, "tenants": {"file": tenants}}
+    )
+    link = LocalLink()
+    server = Server(config, replicas, link, Counts.local())
+    link.attach(server)
+    listener = await asyncio.get_running_loop().create_server(server.new_client, "127.0.0.1", 0)
+    link.health.start()
     sweeper = asyncio.create_task(server.expire_clients())
     running = Running(server, listener.sockets[0].getsockname()[1], list(engines))
     try:
@@ -103,9 +122,10 @@ async def router(*engines: FakeEngine, wait: bool = True, **settings: Any) -> As
     finally:
         listener.close()
         sweeper.cancel()
-        await server.health.stop()
         for c in list(server.clients):
             c.abort()
+        await server.close()
+        await link.stop()
         for e in engines:
             await e.kill()
 

@@ -181,8 +181,8 @@ async def test_a_router_that_stood_still_itself_condemns_nobody() -> None:
         writer.write(request(CHAT))
         await until(lambda: e.open == 1)
         for _ in range(4):
-            await until(lambda: r.replica() not in r.server.health._asked)
-            await until(lambda: r.replica() in r.server.health._asked)
+            await until(lambda: r.replica() not in r.health.sweep.asked)
+            await until(lambda: r.replica() in r.health.sweep.asked)
             await asyncio.sleep(0.3)
             time.sleep(1.0)
             await asyncio.sleep(0.05)
@@ -273,7 +273,7 @@ async def test_drain_lets_written_answers_reach_slow_readers() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", r.port, limit=4096)
         writer.write(request(CHAT))
         await asyncio.sleep(0.5)
-        drain = asyncio.create_task(r.server.drain())
+        drain = asyncio.create_task(r.server.drain(10))
         got = 0
         await reader.readuntil(b"\r\n\r\n")
         try:

@@ -1,0 +1,109 @@
+"""A second attempt beside the first, for a request that has waited long for its first byte (router.retry.hedge_after).
+
+Whichever answers first gets the client; the other one is dropped, and its engine stops. Off by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from serving.fleet.replica import Replica
+
+if TYPE_CHECKING:
+    from serving.router.exchange import Exchange
+    from serving.router.upstream import Upstream
+
+
+class Hedge:
+    """Stands in for its exchange towards one replica, until it has won or lost."""
+
+    def __init__(self, exchange: Exchange, replica: Replica) -> None:
+        self.exchange = exchange
+        self.server = exchange.server
+        self.replica: Replica | None = replica
+        self.upstream: Upstream | None = None
+        self.done = False
+        self.chunks = 0
+        self.head = exchange.head
+        self.body = exchange.body
+        self.method = exchange.method
+        self.http10 = exchange.http10
+        self.work = exchange.work
+        self.pool = exchange.pool
+        self.server.count_in(self, replica)
+        self.server.metrics.hedge("sent")
+
+    # --- as an exchange has them ---
+
+    def sending(self, now: float) -> None:
+        """The exchange's own times stay: it was sent before."""
+
+    def may_go_elsewhere(self, status: int) -> bool:
+        return False
+
+    def fail_attempt(self, reason: str) -> None:
+        if self.upstream is not None:
+            self.upstream.drop(reason)
+        else:
+            self.attempt_failed(None, reason, begun=False, stale=False)
+
+    def attempt_failed(self, upstream: Upstream | None, reason: str, begun: bool, stale: bool) -> None:
+        replica = self.replica
+        if replica is not None and not stale:
+            self.server.attempt_lost(self, replica, reason, begun)
+        self._over("failed")
+
+    def begin(self, upstream: Upstream, status: int, head: bytes, body: bytes) -> Callable[[bytes], None]:
+        """It answers first, if with an answer: the exchange goes on with this connection."""
+        self.server.metrics.hedge("won")
+        return self._hand_over(upstream).begin(upstream, status, head, body)
+
+    def ended(self, upstream: Upstream, tail: bytes) -> None:
+        raise AssertionError("a hedge that begins has handed over")
+
+    # --- called by its exchange ---
+
+    def promote(self) -> None:
+        """The first attempt has failed: this one is the exchange's now."""
+        exchange, replica = self.exchange, self.replica
+        if replica is not None and self.upstream is not None:
+            self._hand_over(self.upstream)
+        else:
+            self._over("aborted")
+            self.server.try_again(exchange, "refused")
+
+    def cancel(self) -> None:
+        """The first attempt answers, or nobody waits any more."""
+        upstream, self.upstream = self.upstream, None
+        if upstream is not None:
+            upstream.abort()
+        if not self.done:
+            self.server.metrics.hedge("lost")
+        self._over("aborted")
+
+    def _hand_over(self, upstream: Upstream) -> Exchange:
+        exchange, replica = self.exchange, upstream.replica
+        self.done = True
+        self.replica = None
+        exchange.hedge = None
+        first, exchange.upstream = exchange.upstream, None
+        if first is not None:
+            first.abort()
+        exchange.release("aborted")
+        replica.attempts.discard(self)
+        replica.attempts.add(exchange)
+        exchange.replica = replica
+        exchange.attempts += 1
+        exchange.tried = [*exchange.tried, replica]
+        exchange.upstream = upstream
+        upstream.exchange = exchange
+        return exchange
+
+    def _over(self, outcome: str) -> None:
+        self.done = True
+        replica, self.replica = self.replica, None
+        if self.exchange.hedge is self:
+            self.exchange.hedge = None
+        if replica is not None:
+            self.server.count_out(self, replica, outcome)
