@@ -85,7 +85,7 @@ class FakeEngine:
         if path == "/v1/models":
             models = {"object": "list", "data": [{"id": self.model, "object": "model"}]}
             return await self._send(writer, json.dumps(models).encode())
-        if path == "/metrics":
+        if path.startswith("/metrics"):  # load reads ask for some families only
             return await self._send(writer, self._page())
         if path == "/v1/completions" and b'"prompt": "1"' in body:
             self.probes += 1

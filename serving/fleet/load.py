@@ -1,16 +1,32 @@
 """A replica's load out of vLLM's metrics page, by finding the few lines that matter in its bytes.
 
-``prometheus_client``'s parser takes 8 ms for the 50 KB page, this a few microseconds a line; the router reads
-one page per replica and second.
+``prometheus_client``'s parser takes 8 ms for the 50 KB page, this a few microseconds a line. The page itself is
+asked for with the names of these lines only (PAGES[0]): vLLM 0.32 serves ``/metrics/`` through prometheus_client's
+ASGI application, which knows ``name[]``, and answers about 1 KB, without collecting the other families. An engine
+that has no such address gets the whole page asked for.
+
+Other ways and why not: ``/load`` counts requests only (no KV usage, no queue apart from what runs), and only with
+--enable-server-load-tracking. The ORCA header (``endpoint-load-metrics-format``) carries KV usage and the queue, not
+what runs; vLLM collects all of its metrics and writes a log line for each answer that carries it.
+tests/benchmarks/load_sweep.py measures them.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from urllib.parse import quote
+
+#: What is summed or compared: the five lines, and the name that one of them had before vLLM 0.11.
+NAMES = (
+    "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc",
+    "vllm:gpu_cache_usage_perc", "vllm:prompt_tokens_total", "vllm:generation_tokens_total",
+)  # fmt: skip
+#: Addresses of a page, the cheapest first. With the slash: without it vLLM's first route answers, the whole page.
+PAGES = ("/metrics/?" + "&".join(f"name[]={quote(n, safe=':')}" for n in NAMES), "/metrics")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Load:
     """What the page says; None where it does not say it. kv_usage is 0-1, tokens counts prompt and answer."""
 
@@ -18,6 +34,10 @@ class Load:
     waiting: int | None
     kv_usage: float | None
     tokens: float | None
+
+    @property
+    def known(self) -> bool:
+        return self.running is not None or self.waiting is not None or self.kv_usage is not None
 
 
 def read(page: bytes) -> Load:

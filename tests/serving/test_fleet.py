@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from serving.fleet import load
@@ -49,12 +50,56 @@ def test_replicas_are_named_by_hand_or_by_address() -> None:
     assert (b.address, static.parse("http://[::1]:8100").address) == ("gpu-1:9000", "[::1]:8100")
 
 
+def test_a_replica_may_speak_tls_or_listen_on_a_unix_socket() -> None:
+    a, b, c = static.parse_all(["https://gpu-1", "b=unix:/run/b.sock", "unix:///run/c.sock"])
+    assert (a.scheme, a.host, a.port, a.authority) == ("https", "gpu-1", 443, "gpu-1:443")
+    assert (b.name, b.scheme, b.path, b.address, b.authority) == (
+        "b", "http", "/run/b.sock", "unix:/run/b.sock", "localhost"
+    )  # fmt: skip
+    assert (c.name, c.url, c.path) == ("c.sock", "unix:/run/c.sock", "/run/c.sock")
+
+
+def test_down_and_frozen_stand_above_draining_above_ejected_above_ready() -> None:
+    r = static.parse("http://127.0.0.1:1")
+    seen = [r.state]
+    for change in (
+        lambda: r.enter("ready", "one token"),
+        lambda: r.eject("fails", 99.0, 1),
+        lambda: r.drain(True),
+        lambda: r.enter("frozen", "silent"),
+        lambda: r.enter("degraded", "slow"),
+        lambda: r.drain(False),
+        lambda: r.readmit(3, 0.1),
+    ):
+        change()
+        seen.append(r.state)
+    assert seen == ["starting", "ready", "ejected", "draining", "frozen", "draining", "ejected", "degraded"]
+    assert (r.reason, r.trial, r.weight) == ("slow", 3, 0.1)
+
+
+def test_its_news_make_an_equal_replica_elsewhere() -> None:
+    here, there = static.parse("http://127.0.0.1:1"), static.parse("http://127.0.0.1:1")
+    here.enter("ready", "one token")
+    here.eject("fails", 99.0, 2)
+    here.running, here.waiting, here.kv_usage = 3, 1, 0.5
+    assert there.take_state(msgspec.msgpack.decode(msgspec.msgpack.encode(here.state_news())))
+    there.take_load(msgspec.msgpack.decode(msgspec.msgpack.encode(here.load_news())))
+    a, b = there.view(), here.view()
+    assert abs(a.pop("ejected_until") - b.pop("ejected_until")) < 1
+    assert a == b
+
+
 @pytest.mark.parametrize(
     ("texts", "words"),
     [
         ([], "at least one"),
         (["gpu-1:8000"], "http://HOST:PORT"),
-        (["https://gpu-1:8000"], "http://HOST:PORT"),
+        (["ftp://gpu-1:8000"], "http://HOST:PORT"),
+        (["http://user@gpu-1:8000"], "http://HOST:PORT"),
+        (["http://[::1:8000"], "http://HOST:PORT"),
+        (["http://gpu 1:8000"], "http://HOST:PORT"),
+        (["unix:run/v.sock"], "unix:/PATH"),
+        (["unix:/" + "x" * 110], "107 bytes"),
         (["http://gpu-1:8000/v1"], "without a path"),
         (["http://gpu-1:99999"], "1 to 65535"),
         (["a=http://x:1", "a=http://x:2"], "name given twice: a"),
