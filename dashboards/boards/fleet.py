@@ -19,7 +19,10 @@ _CHOSEN = '{model=~"$model", replica=~"$replica"}'
 _WINDOW = "$__rate_interval"
 
 #: (value, state, colour); the value is only for drawing.
-_STATES = ((1, "down", "red"), (2, "frozen", "purple"), (3, "starting", "blue"), (4, "degraded", "orange"), (5, "ready", "green"))  # fmt: skip
+_STATES = (
+    (1, "down", "red"), (2, "frozen", "purple"), (3, "ejected", "semi-dark-red"), (4, "draining", "yellow"),
+    (5, "starting", "blue"), (6, "degraded", "orange"), (7, "ready", "green"),
+)  # fmt: skip
 
 _QUANTILES = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
 

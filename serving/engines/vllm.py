@@ -62,7 +62,7 @@ def command(config: Config, index: int, port: int) -> Launch:
         # /load counts only with this; a scrape and a probe every second would fill the log.
         "--enable-server-load-tracking",
         "--disable-access-log-for-endpoints",
-        "/health,/metrics,/load,/version",
+        "/health,/metrics,/metrics/,/load,/version",
     ]
     if gpu:
         argv += ["--tensor-parallel-size", str(engine.tensor_parallel_size)]
