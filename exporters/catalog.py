@@ -183,6 +183,13 @@ _ROUTER = (
         source="router: sent, won (the second was first), lost",
     ),
     Metric(
+        "exaserve_router_fallbacks_total",
+        "counter",
+        "Requests that another pool took because their own could not (pools.NAME.fallback).",
+        ("pool", "to"),
+        source="router",
+    ),
+    Metric(
         "exaserve_router_classifications_total",
         "counter",
         "Requests classified by intent, and which stage decided.",
@@ -365,7 +372,7 @@ _REPLICA_VIEW = (
         "gauge",
         "1 for the state that the replica is in, 0 for the others.",
         ("replica", "model", "state"),
-        source="router: starting, ready, degraded, down, frozen",
+        source="router: starting, ready, degraded, ejected, draining, down, frozen",
     ),
     Metric(
         "exaserve_replica_in_flight_requests",
@@ -395,6 +402,20 @@ _REPLICA_VIEW = (
         "Probes by result.",
         ("replica", "model", "result"),
         source="router: ok, slow, busy, timeout, refused, error",
+    ),
+    Metric(
+        "exaserve_replica_ejections_total",
+        "counter",
+        "Times the replica was taken out for what its answers showed.",
+        _REPLICA,
+        source="router: passive health (router.ejection)",
+    ),
+    Metric(
+        "exaserve_replica_weight",
+        "gauge",
+        "Its share of traffic against other replicas; grows to its full value after a restart or an ejection.",
+        _REPLICA,
+        source="router: slow start (router.ejection.slow_start), weight in the replicas file",
     ),
 )
 

@@ -79,6 +79,8 @@ def serve(server: Server) -> None:
         if not pool.waiting or not pool.everyone.eligible:
             continue
         for exchange in pool.queue():
+            if not exchange.wait_began:
+                continue  # it was served meanwhile: sending another one can let this be called again
             view = pool.view(exchange.model)
             replica = view.policy.choose(exchange, view.eligible, exchange.tried)
             if replica is not None:
@@ -108,7 +110,7 @@ def _none_ready(server: Server, exchange: Exchange, pool: Pool, view: View) -> N
     none_ready(server, exchange, [r for r in view.members if not r.in_rotation][:4], pool.name)
 
 
-def none_ready(server: Server, exchange: Exchange, out: list, pool: str = "") -> None:  # type: ignore[type-arg]
+def none_ready(server: Server, exchange: Exchange, out: list, pool: str = "") -> None:
     """503: nobody is there. out: some of the replicas, for the words."""
     why = "; ".join(f"{r.name} is {r.state} ({r.reason})" for r in out)
     server.metrics.reject("no_replica_ready", pool, exchange.tenant_name)

@@ -126,6 +126,7 @@ class CarefulParser:
         for name, value in self.headers:
             if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
                 out.update(x.strip() for x in value.lower().split(b","))
+        out.discard(b"host")  # it can't be an option of a connection, and a request without it is none
         return b"".join([b"%s: %s\r\n" % h for h in self.headers if h[0] not in out])
 
 

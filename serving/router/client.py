@@ -115,7 +115,7 @@ class Client(asyncio.Protocol):
 
     def _known_head(self, head: heads.RequestHead, length: int, body: bytes) -> None:
         """The head that came before, which was well: nothing of it has to be looked at again."""
-        if len(body) == length:
+        if len(body) == length and length <= self.server.settings.max_body_bytes:
             self._whole(head, body)
         elif len(body) > length:
             self.refuse(*pipelined())
@@ -161,7 +161,7 @@ class Client(asyncio.Protocol):
         if len(body) > length:
             self.refuse(*pipelined())
             return
-        if len(body) < length:
+        if len(body) < length or length > self.server.settings.max_body_bytes:
             self.parsing = True
             self._body_follows(head, length, body)
             return
@@ -228,7 +228,7 @@ class Client(asyncio.Protocol):
                 "the router holds as many bytes of requests as it may; try again shortly",
             )
         server.buffered_bytes += length
-        self.buffered = length
+        self.buffered += length
         return None
 
     def _more(self, data: bytes) -> None:
@@ -359,8 +359,12 @@ class Client(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.stalled = False
-        self.expires = 0.0
-        self._upstream_reading(True)
+        if self.exchange is not None:
+            self.expires = 0.0
+            self._upstream_reading(True)
+        elif not self.closing and self.transport is not None and not self.transport.is_closing():
+            self.expires = monotonic() + self.server.settings.request_timeout * 6
+            self.transport.resume_reading()  # ``answered`` has paused it
 
     def _upstream_reading(self, on: bool) -> None:
         upstream = self.exchange.upstream if self.exchange is not None else None
@@ -431,11 +435,19 @@ class Client(asyncio.Protocol):
         """The answer is out: close, or wait for the next request."""
         self.exchange = None
         self.started = False
+        if self.buffered:  # it was refused before anything was sent
+            self.release_buffer()
         if self.pipelined and not self.closing:
             self.refuse(*pipelined())
         elif self.close_after or self.server.stopping:
+            self.expires = monotonic() + self.server.settings.send_timeout  # for what is still to be sent
             if self.transport is not None:
                 self.transport.close()
+        elif self.stalled:
+            # Its next requests would be answered into memory, without a limit.
+            self.expires = monotonic() + self.server.settings.send_timeout
+            if self.transport is not None and not self.transport.is_closing():
+                self.transport.pause_reading()
         else:
             self.expires = monotonic() + self.server.settings.request_timeout * 6
 

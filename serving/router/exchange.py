@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from serving.router.tenants import Tenant
     from serving.router.tracing import Span
     from serving.router.upstream import Upstream
+    from serving.router.websocket import Tunnel
 
 #: Answers of a replica that say it can't, not that the request is wrong: another one may.
 ELSEWHERE = frozenset((429, 502, 503, 504))
@@ -66,6 +67,7 @@ class Exchange:
     replica_name = ""
     upstream: Upstream | None = None
     hedge: Hedge | None = None
+    tunnel: Tunnel | None = None  # what is open at the replica, of an upgraded connection
     span: Span | None = None
     event_stream = False
     admitted = False  # counted in its pool
@@ -127,6 +129,9 @@ class Exchange:
         if self.done:
             return
         self.server.metrics.reject("deadline", self.pool_name, self.tenant_name)
+        if self.tunnel is not None:  # the client's connection is the tunnel's: no place for an answer
+            self.tunnel.expire()
+            return
         upstream, self.upstream = self.upstream, None
         if upstream is not None:
             upstream.abort()
@@ -150,10 +155,14 @@ class Exchange:
         return (
             status in ELSEWHERE
             and not self.done
-            and self.hedge is None
-            and self.server.another_for(self)
-            and self.attempts < self.server.settings.retry.max_attempts
-            and self.server.retries.left >= 1.0
+            and (
+                self.hedge is not None  # which may still do it
+                or (
+                    self.server.another_for(self)
+                    and self.attempts < self.server.settings.retry.max_attempts
+                    and self.server.retries.left >= 1.0
+                )
+            )
         )
 
     def begin(self, upstream: Upstream, status: int, head: bytes, body: bytes) -> Callable[[bytes], None]:
@@ -166,7 +175,7 @@ class Exchange:
             self._drop_hedge()
         server.first_byte(self, replica, status, now)
         self.event_stream = upstream.known.event_stream
-        if self.http10 or upstream.until_close:
+        if self.http10 or upstream.until_close or server.stopping:
             client.close_after = True
         self.body = b""  # from here on there is no second attempt
         client.release_buffer()
@@ -217,8 +226,7 @@ class Exchange:
         if begun:
             self._cut(upstream, replica, reason)
         elif self.hedge is not None:
-            hedge, self.hedge = self.hedge, None
-            hedge.promote()
+            self.hedge.promote()
         else:
             self.server.try_again(self, reason)
 
@@ -335,7 +343,7 @@ class Exchange:
             tokens_in = self.input_tokens if self.first_byte else 0
             tokens_out = self.chunks if streamed else 0
         if self.metered and tenant is not None:
-            if self.first_byte or outcome == "aborted":
+            if self.first_byte or outcome == "aborted" or (self.decision == "deadline" and self.attempts):
                 tenant.budget.settle(now, self.charged, tokens_in + tokens_out)
                 tenant.budget.release()
             else:
@@ -351,7 +359,7 @@ class Exchange:
             )  # fmt: skip
         if self.span is not None:
             self.span.end(
-                self,  # type: ignore[arg-type]
+                self,
                 error="" if outcome == "ok" else ("client_disconnected" if outcome == "aborted" else outcome),
                 queue_seconds=self.waited,
                 input_tokens=None if estimated else tokens_in,

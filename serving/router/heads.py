@@ -70,11 +70,19 @@ RESPONSE = Names(SPECIAL_RESPONSE)
 
 
 def without(head: bytes, name: bytes) -> bytes:
-    """``head`` (lines that end with CRLF, the first line included) without the header ``name``, lower case."""
-    start = head.lower().find(b"\r\n" + name + b":")
-    if start < 0:
-        return head
-    return head[:start] + head[head.find(b"\r\n", start + 2) :]
+    """``head`` (lines that end with CRLF, the first line included) without the header ``name``, lower case.
+
+    However often it is there: a second Authorization must not reach a replica either.
+    """
+    lower = head.lower()
+    mark = b"\r\n" + name + b":"
+    start = lower.find(mark)
+    while start >= 0:
+        stop = head.find(b"\r\n", start + 2)
+        head = head[:start] + head[stop:]
+        lower = lower[:start] + lower[stop:]
+        start = lower.find(mark, start)
+    return head
 
 
 class RequestHead:
@@ -142,11 +150,15 @@ _EACH_TIME_NEW = frozenset((b"x-request-id", b"traceparent", b"tracestate"))
 
 
 class ResponseHead:
-    """What a replica's head says, but for its digits. length_at: where the number of Content-Length stands."""
+    """What a replica's head says, but for its digits. length_at: where the number of Content-Length stands.
 
-    __slots__ = ("chunked", "drop", "event_stream", "keep_alive", "length_at", "until_close")
+    start: version and status, whose digits do matter: an answer that begins otherwise is another one.
+    """
+
+    __slots__ = ("chunked", "drop", "event_stream", "keep_alive", "length_at", "start", "until_close")
 
     def __init__(self, head: bytes, special: dict[bytes, bytes], keep_alive: bool) -> None:
+        self.start = head[:13]
         self.chunked = b"transfer-encoding" in special
         self.keep_alive = keep_alive
         self.event_stream = special.get(b"content-type", b"").startswith(b"text/event-stream")

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from serving.fleet.replica import Replica
+from serving.router.exchange import ELSEWHERE, Exchange
 
 if TYPE_CHECKING:
-    from serving.router.exchange import Exchange
     from serving.router.upstream import Upstream
 
 
@@ -25,6 +25,9 @@ class Hedge:
         self.upstream: Upstream | None = None
         self.done = False
         self.chunks = 0
+        if exchange.span is not None:
+            exchange.head = exchange.span.attempt(replica, exchange.head)
+            exchange.span.event("hedge")
         self.head = exchange.head
         self.body = exchange.body
         self.method = exchange.method
@@ -40,7 +43,8 @@ class Hedge:
         """The exchange's own times stay: it was sent before."""
 
     def may_go_elsewhere(self, status: int) -> bool:
-        return False
+        """An answer that says "not me" does not win over a first attempt that may still do it."""
+        return status in ELSEWHERE and self.exchange.replica is not None
 
     def fail_attempt(self, reason: str) -> None:
         if self.upstream is not None:
@@ -52,7 +56,13 @@ class Hedge:
         replica = self.replica
         if replica is not None and not stale:
             self.server.attempt_lost(self, replica, reason, begun)
+        self._lost(reason)
         self._over("failed")
+        exchange = self.exchange
+        if exchange.replica is None and replica is not None and not exchange.done:  # the first has failed before
+            exchange.attempts += 1
+            exchange.tried = [*exchange.tried, replica]
+            self.server.try_again(exchange, reason)
 
     def begin(self, upstream: Upstream, status: int, head: bytes, body: bytes) -> Callable[[bytes], None]:
         """It answers first, if with an answer: the exchange goes on with this connection."""
@@ -65,22 +75,25 @@ class Hedge:
     # --- called by its exchange ---
 
     def promote(self) -> None:
-        """The first attempt has failed: this one is the exchange's now."""
-        exchange, replica = self.exchange, self.replica
-        if replica is not None and self.upstream is not None:
+        """The first attempt has failed: this one is the exchange's now, at once or when it is connected and answers."""
+        if self.upstream is not None:
             self._hand_over(self.upstream)
-        else:
-            self._over("aborted")
-            self.server.try_again(exchange, "refused")
 
     def cancel(self) -> None:
         """The first attempt answers, or nobody waits any more."""
         upstream, self.upstream = self.upstream, None
         if upstream is not None:
             upstream.abort()
-        if not self.done:
-            self.server.metrics.hedge("lost")
+        self._lost("aborted")
         self._over("aborted")
+
+    def _lost(self, reason: str) -> None:
+        if self.done:
+            return
+        self.server.metrics.hedge("lost")
+        span = self.exchange.span
+        if span is not None and self.replica is not None:
+            span.attempt_ended(self.replica, error=reason)
 
     def _hand_over(self, upstream: Upstream) -> Exchange:
         exchange, replica = self.exchange, upstream.replica

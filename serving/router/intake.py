@@ -60,12 +60,12 @@ def take_in(server: Server, exchange: Exchange, head: RequestHead) -> None:
     else:
         problem = request if request.__class__ is Problem else schema.check(request, server.by_model.keys())  # type: ignore[arg-type]
         if problem is not None:
-            server.metrics.reject(problem.reason)  # type: ignore[union-attr]
-            exchange.reject(problem.status, problem.code, problem.message, problem.param)  # type: ignore[union-attr]
+            server.metrics.reject(problem.reason)
+            exchange.reject(problem.status, problem.code, problem.message, problem.param)
             return
         model = request.model  # type: ignore[union-attr]
         if model.__class__ is str and model in server.by_model:
-            exchange.model = model  # type: ignore[assignment]
+            exchange.model = model
         exchange.streaming = request.stream is True  # type: ignore[union-attr]
         if request.__class__ is not schema.Embedding:
             max_tokens = request.max_completion_tokens or request.max_tokens  # type: ignore[union-attr]
@@ -78,11 +78,14 @@ def take_in(server: Server, exchange: Exchange, head: RequestHead) -> None:
         text = schema.text_of(request)  # type: ignore[arg-type]
         if text:
             exchange.intent, exchange.confidence = classifier.fast(text)
-            if exchange.confidence < server.intent_threshold and server.ask_second_stage(exchange, text):
-                exchange.pending = (special, size, max_tokens, n)
-                exchange.head = head.for_replica(size, _own_lines(server, exchange, special, given))
-                return
-            server.metrics.classified(exchange.intent, "first")
+            if exchange.confidence < server.intent_threshold and classifier.second is not None:
+                server.ask_second_stage(exchange, text)
+                if server.pools.needs_intent:  # else its label comes in time for what is counted at the end
+                    exchange.pending = (special, size, max_tokens, n)
+                    exchange.head = head.for_replica(size, _own_lines(server, exchange, special, given))
+                    return
+            else:
+                server.metrics.classified(exchange.intent, "first")
     exchange.head = head.for_replica(size, _own_lines(server, exchange, special, given))
     admit(server, exchange, special, size, max_tokens, n)
 

@@ -45,7 +45,8 @@ class Pool:
         self.name = name
         self.panic = False
         self.open = 0
-        self.in_flight: dict[Replica, int] = {}
+        self.in_flight: dict[Replica, int] = {}  # empty without max_in_flight
+        self.counted = False  # whether what is open is in in_flight
         self.members: list[Replica] = []
         self.by_model: dict[str, View] = {}
         self.waiting = 0
@@ -92,8 +93,19 @@ class Pool:
         for r in list(self.in_flight):
             if r not in self.everyone.has and not self.in_flight[r]:
                 del self.in_flight[r]
+        self._count_anew()
         for r in self.members:
             self.settle(r)
+
+    def _count_anew(self) -> None:
+        """Without a limit nobody has counted; with a new one what is open already counts as well."""
+        counted = self.max_in_flight is not None
+        if counted and not self.counted:
+            for r in self.members:
+                self.in_flight[r] = sum(getattr(e, "pool", None) is self for e in r.attempts)
+        elif not counted:
+            self.in_flight.clear()
+        self.counted = counted
 
     def view(self, model: str | None) -> View:
         return self.by_model.get(model, self.everyone) if model is not None else self.everyone
@@ -130,8 +142,10 @@ class Pool:
             self.settle(replica)
 
     def freed(self, replica: Replica) -> None:
-        n = self.in_flight.get(replica, 0) - 1
-        self.in_flight[replica] = n
+        before = self.in_flight.get(replica)
+        if before is None:
+            return
+        n = self.in_flight[replica] = before - 1
         if self.max_in_flight is not None and n == self.max_in_flight - 1 and replica in self.everyone.has:
             self.settle(replica)
 

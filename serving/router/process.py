@@ -1,74 +1,62 @@
-"""Runs the router: sockets, signals, the admin API beside the data plane, start and end."""
+"""Runs the router's master process: limits of the system, logging, the event loop, from start to end."""
 
 from __future__ import annotations
 
-import asyncio
-import signal
+import logging
+import resource
 import sys
-from collections.abc import Sequence
 
 import uvloop
 
-from serving.config import Router
-from serving.fleet.replica import Replica
-from serving.router.admin import AdminThread
-from serving.router.client import Client
-from serving.router.server import Server
+from serving.config import Config
+from serving.router.listen import CannotStart
+from serving.router.master import Master
+from serving.router.members import Members
+from serving.router.reload import Adjust, Source
+from serving.router.say import complain
+
+__all__ = ["CannotStart", "run"]
+
+#: Files of a worker beside those of its streams: libraries, channel, listeners, kept connections to replicas, and
+#: the connections beyond max_connections that are told so (client.MAX_LINGERING).
+SPARE_FILES = 384
+LEAST_CONNECTIONS = 16
 
 
-class CannotStart(Exception):
-    """What keeps the router from starting, in words."""
+def run(source: Source, members: Members) -> None:
+    """Serve until SIGTERM or SIGINT. Raises CannotStart, ConfigError."""
+    logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
+    limit = raise_file_limit()
+    uvloop.run(_serve(source, members, lambda config: within_file_limit(config, limit)))
 
 
-async def _serve(settings: Router, replicas: Sequence[Replica]) -> None:
-    server = Server(settings, replicas)
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        listener = await loop.create_server(
-            lambda: Client(server), settings.host, settings.port, backlog=4096
-        )
-    except OSError as e:
-        raise CannotStart(
-            f"could not listen on {settings.host}:{settings.port}: {e.strerror} (router.port, --port)"
-        ) from e
-    admin = AdminThread(server, settings.admin_host, settings.admin_port)
-    admin.start()
-    server.health.start()
-    sweeper = asyncio.create_task(server.expire_clients())
-    while not admin.server.started and admin.is_alive():  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
-    if not admin.server.started:
-        raise CannotStart(f"{admin.failed} (router.admin_port, --admin-port)")
-    print(
-        f"router on http://{settings.host}:{settings.port}, admin API on "
-        f"http://{settings.admin_host}:{settings.admin_port}, {len(replicas)} replicas",
-        flush=True,
-    )
-    await stop.wait()
-    print("stopping: open answers may end", flush=True)
-    listener.close()
-    await server.drain()
-    sweeper.cancel()
-    await server.health.stop()
-    admin.stop()
+async def _serve(source: Source, members: Members, adjust: Adjust) -> None:
+    await Master(source, adjust(source.load()), members, adjust).run()
 
 
-def run(settings: Router, replicas: Sequence[Replica]) -> None:
-    """Serve until SIGTERM or SIGINT. Raises CannotStart."""
-    _raise_file_limit()
-    uvloop.run(_serve(settings, replicas))
-
-
-def _raise_file_limit() -> None:
-    """Two sockets a stream: the usual 1,024 files are gone at 500 streams."""
-    import resource
-
+def raise_file_limit() -> int:
+    """The soft limit of open files goes up to the hard one; workers inherit it. What it is now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (ValueError, OSError) as e:
-            print(f"could not raise the limit of open files above {soft}: {e}", file=sys.stderr)
+            complain(f"could not raise the limit of open files above {soft}: {e}")
+            return soft
+    return hard
+
+
+def within_file_limit(config: Config, limit: int) -> Config:
+    """With fewer connections where the files for them are lacking, so that the rest is refused with words.
+
+    A stream takes two files of its worker, one to each side.
+    """
+    most = max((limit - SPARE_FILES) // 2, LEAST_CONNECTIONS)
+    wanted = config.router.max_connections
+    if most >= wanted:
+        return config
+    complain(
+        f"the limit of open files is {limit}: each worker serves {most} connections at once, not router.max_connections "
+        f"({wanted}). For all of them: ulimit -n {2 * wanted + SPARE_FILES}, or LimitNOFILE= in a systemd unit",
+    )
+    return config.model_copy(update={"router": config.router.model_copy(update={"max_connections": most})})

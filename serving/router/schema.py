@@ -87,7 +87,7 @@ def decode(route: str, body: bytes) -> Chat | Completion | Embedding | Problem |
     if decoder is None:
         return None
     try:
-        return decoder.decode(body)  # type: ignore[no-any-return]
+        return decoder.decode(body)
     except msgspec.ValidationError as e:
         return _words(str(e))
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
@@ -134,7 +134,7 @@ def named(body: bytes, models: AbstractSet[str]) -> tuple[str | None, bool, int 
 def text_of(request: Chat | Completion | Embedding) -> str:
     """What the user asks: the last user message, or the prompt; "" if there is no text."""
     if request.__class__ is Chat:
-        for message in reversed(request.messages):  # type: ignore[union-attr]
+        for message in reversed(request.messages):
             if message.role == "user":
                 return _plain(message.content)
         return ""
@@ -143,7 +143,7 @@ def text_of(request: Chat | Completion | Embedding) -> str:
 
 def _plain(content: Any) -> str:
     if content.__class__ is str:
-        return content  # type: ignore[no-any-return]
+        return content
     if not isinstance(content, list):
         return ""
     if content and isinstance(content[0], str):

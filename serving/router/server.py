@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 2.0
 #: Replicas learn their models one after the other; the pools are sorted anew once for all of them.
 SORT_SECONDS = 0.02
+POOL_GAUGES = (
+    "exaserve_router_waiting_requests", "exaserve_router_open_requests", "exaserve_router_panic",
+)  # fmt: skip
 
 
 class Server:
@@ -93,8 +97,19 @@ class Server:
             self._welcome(replica)
         self._sort_members()
         self._gauges()
+        self._say_empty_pools()
 
     # --- configuration ---
+
+    def _say_empty_pools(self) -> None:
+        """A pattern that fits no name is most often a slip."""
+        for pool in self.all_pools:
+            if not pool.members and self.replicas and self.worker == 0:
+                names = ", ".join(r.name for r in self.replicas[:8])
+                print(
+                    f"pool {pool.name} has no replicas: pools.{pool.name}.replicas fits none of {names}",
+                    flush=True,
+                )
 
     def _take_settings(self, config: Config) -> None:
         self.config = config
@@ -111,12 +126,19 @@ class Server:
         heads.REQUEST.add(self.pools.headers)
         for pool in before:
             if pool not in self.all_pools:
+                for name in POOL_GAUGES:
+                    self.metrics.drop_gauge(name, (pool.name,))
                 for exchange in pool.queue():
                     pool.leave(exchange)
-                    pool.open -= 1
-                    exchange.pool = self.all_pools[-1]
-                    exchange.pool.open += 1
-                    exchange.pool.enqueue(exchange)
+                    self._into_last_pool(exchange).enqueue(exchange)
+
+    def _into_last_pool(self, exchange: Exchange) -> Pool:
+        """Its own pool is gone from the configuration."""
+        if exchange.pool is not None:
+            exchange.pool.open -= 1
+        pool = exchange.pool = self.all_pools[-1]
+        pool.open += 1
+        return pool
 
     def _start_tracing(self) -> None:
         tracing = self.settings.tracing
@@ -161,6 +183,8 @@ class Server:
         self._take_settings(config)
         self._sort_members()
         self._gauges()
+        for client in self.clients:
+            client.known = None  # other headers may mean something now
         self.serve_waiting()
 
     def apply_tenants(self) -> None:
@@ -284,23 +308,23 @@ class Server:
         """The few paths that are the router's own. False for all others."""
         return local.answer(self, exchange, method, path)
 
-    def ask_second_stage(self, exchange: Exchange, text: str) -> bool:
-        """Whether the request is held until the second stage has spoken, or its time is up."""
-        classifier = self.classifier
-        if classifier is None or classifier.second is None:
-            return False
-        self._spawn(self._second_stage(classifier, exchange, text, hold := self.pools.needs_intent))
-        return hold
+    def ask_second_stage(self, exchange: Exchange, text: str) -> None:
+        """Have the transformer look at it. A request with ``pending`` goes on when it has spoken, or its time is up."""
+        if self.classifier is not None:
+            self._spawn(self._second_stage(self.classifier, exchange, text))
 
-    async def _second_stage(
-        self, classifier: IntentClassifier, exchange: Exchange, text: str, held: bool
-    ) -> None:
+    async def _second_stage(self, classifier: IntentClassifier, exchange: Exchange, text: str) -> None:
         began = monotonic()
-        found = await classifier.second.classify(text) if classifier.second is not None else None
+        found = None
+        try:
+            if classifier.second is not None:
+                found = await classifier.second.classify(text)
+        except Exception as e:  # it is a help, not a condition: the first stage's word stands
+            print(f"intent: the second stage failed: {type(e).__name__}: {e}", file=sys.stderr, flush=True)
         if found is not None and not exchange.done:
             exchange.intent, exchange.confidence = found
         self.metrics.classified(exchange.intent, "timeout" if found is None else "second")
-        if held and exchange.pending is not None and not exchange.done:
+        if exchange.pending is not None and not exchange.done:
             pending, exchange.pending = exchange.pending, None
             exchange.waited += monotonic() - began
             admit(self, exchange, *pending)
@@ -449,6 +473,8 @@ class Server:
 
     def try_again(self, exchange: Exchange, reason: str) -> None:
         """The attempt failed before its first byte: on another replica, as long as that may be."""
+        if exchange.pool not in self.all_pools:
+            self._into_last_pool(exchange)
         if exchange.attempts >= self.settings.retry.max_attempts:
             denied, why = "attempts", ""
         elif not self.retries.take():
@@ -494,10 +520,21 @@ class Server:
         gauge = self.metrics.gauge
         gauge("exaserve_router_client_connections", (), lambda: len(self.clients))
         gauge("exaserve_router_buffered_bytes", (), lambda: self.buffered_bytes)
+        audit, tracing, exporter = self.audit, self.tracing, self._exporter
+        if audit is not None:
+            self.metrics.counter("exaserve_router_audit_written_total", (), lambda: audit.written)
+            self.metrics.counter("exaserve_router_audit_dropped_total", (), lambda: audit.dropped)
+            gauge("exaserve_router_audit_queue", (), lambda: len(audit))
+        if tracing is not None and exporter is not None:
+            records = tracing.records
+            self.metrics.counter("exaserve_router_spans_exported_total", (), lambda: exporter.exported)
+            self.metrics.counter(
+                "exaserve_router_spans_dropped_total", (), lambda: records.dropped + exporter.dropped
+            )
         for pool in self.all_pools:
-            gauge("exaserve_router_waiting_requests", (pool.name,), lambda p=pool: p.waiting)  # type: ignore[misc]
-            gauge("exaserve_router_open_requests", (pool.name,), lambda p=pool: p.open)  # type: ignore[misc]
-            gauge("exaserve_router_panic", (pool.name,), lambda p=pool: int(p.panic))  # type: ignore[misc]
+            values = (lambda p=pool: p.waiting, lambda p=pool: p.open, lambda p=pool: int(p.panic))
+            for name, value in zip(POOL_GAUGES, values, strict=True):
+                gauge(name, (pool.name,), value)
 
     async def expire_clients(self) -> None:
         """Cuts clients that let their time run out, for as long as the router lives."""

@@ -21,6 +21,7 @@ def open_tunnel(server: Server, exchange: Exchange, replica: Replica, tls: ssl.S
     assert transport is not None
 
     def ended(outcome: str, reason: str) -> None:
+        exchange.tunnel = None
         server.metrics.count("exaserve_router_tunnels_total", (outcome,))
         if outcome == "failed":
             server.attempt_lost(exchange, replica, reason, begun=False)
@@ -37,8 +38,9 @@ def open_tunnel(server: Server, exchange: Exchange, replica: Replica, tls: ssl.S
 
     # The tunnel counts itself in: one open request, not two.
     replica.attempts.discard(exchange)
-    tunnel = Tunnel(
+    tunnel = exchange.tunnel = Tunnel(
         transport, exchange.head, replica, ended, closed, early=exchange.body,
         answer_lines=b"x-request-id: %s\r\n%s" % (exchange.request_id, server.replica_lines[replica]), tls=tls,
     )  # fmt: skip
+    tunnel.pool = exchange.pool
     tunnel.start()

@@ -8,6 +8,7 @@ the client noticing.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 #: A response head larger than this is not an engine's.
 MAX_HEAD_BYTES = 64 * 1024
+#: Pieces of an answer that are kept to find the usage in: an engine writes the event with it, [DONE] and the last
+#: chunk one by one, and they may be read so.
+TAIL_PIECES = 4
 
 
 NOTHING_KNOWN = heads.ResponseHead(b"", {}, True)
@@ -78,8 +82,7 @@ class Upstream(asyncio.Protocol):
         self.status = 0
         self.known = NOTHING_KNOWN  # what the head of the answer says
         self.keep_alive = True
-        self.last = b""  # the newest bytes as they came
-        self.before_last = b""
+        self.tail: deque[bytes] = deque(maxlen=TAIL_PIECES)  # the newest bytes as they came
         self.unchunked: _Unchunked | None = None
         self._new_parser(_Parsed())
 
@@ -117,8 +120,7 @@ class Upstream(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._fail("reset")
             return
-        self.before_last = self.last
-        self.last = data
+        self.tail.append(data)
         exchange.chunks += 1
         if self.unchunked is None:
             relay(data)
@@ -135,7 +137,11 @@ class Upstream(asyncio.Protocol):
             if (
                 known is not None
                 and known.length_at is not None
+                and data.startswith(known.start)
                 and exchange.method == b"POST"
+                and self.unchunked is None
+                and self.unchunked is None
+                and data[9] != 49  # not an interim answer
                 and int(data[known.length_at]) == len(data) - end - 4
             ):
                 self._whole_answer(exchange, data, end + 4, known)
@@ -193,7 +199,11 @@ class Upstream(asyncio.Protocol):
             head.startswith(b"HTTP/1.1") or b"keep-alive" in connection
         )
         self.known = heads.ResponseHead(head, special, keep_alive)
-        if len(heads.KNOWN_RESPONSES) < heads.MAX_KNOWN and head.startswith(b"HTTP/1.1 "):
+        if (
+            len(heads.KNOWN_RESPONSES) < heads.MAX_KNOWN
+            and head.startswith(b"HTTP/1.1 ")
+            and status not in (204, 304)  # whatever length they name, no body follows
+        ):
             heads.KNOWN_RESPONSES[head.translate(heads.NO_DIGITS)] = self.known
         if status >= 429 and exchange.may_go_elsewhere(status):
             self.drop(f"status_{status}")
@@ -216,8 +226,8 @@ class Upstream(asyncio.Protocol):
             if self.until_close and exc is None:
                 if self.relay is None:
                     self._begin(exchange)  # the whole answer was a head
-                if self.exchange is not None:
-                    self._finish(exchange)
+                if self.exchange is not None:  # its own now, if it was a hedge's
+                    self._finish(self.exchange)
             else:
                 self._fail("reset")
         elif self in self.replica.idle:
@@ -233,7 +243,8 @@ class Upstream(asyncio.Protocol):
 
     def between_events(self) -> bool:
         """Whether what was relayed ends a whole chunk that ends a whole event: one more may follow it."""
-        return self.known.chunked and self.last.endswith(b"\n\n\r\n") and self.parsed.between_chunks()
+        last = self.tail[-1] if self.tail else b""
+        return self.known.chunked and last.endswith(b"\n\n\r\n") and self.parsed.between_chunks()
 
     def _begin(self, exchange: Exchange) -> None:
         held, end = self.held, self.head_end
@@ -251,7 +262,7 @@ class Upstream(asyncio.Protocol):
         else:
             body = held[end:]
         self.held = b""
-        self.last = body
+        self.tail.append(body)
         self.relay = exchange.begin(self, self.status, head, body)
         # A hedge that has won has handed the connection over to its exchange.
         if not self.parsed.open and self.exchange is not None:
@@ -261,7 +272,7 @@ class Upstream(asyncio.Protocol):
 
     def _finish(self, exchange: Exchange) -> None:
         self.exchange = None
-        tail = self.before_last + self.last if self.relay is not None else b""
+        tail = b"".join(self.tail)
         transport = self.transport
         if self.keep_alive and not self.until_close and transport is not None and not transport.is_closing():
             if not transport.is_reading():  # paused for a client that read slowly
@@ -271,7 +282,7 @@ class Upstream(asyncio.Protocol):
             self.known = NOTHING_KNOWN
             self.status = 0
             self.head_end = 0
-            self.last = self.before_last = b""
+            self.tail.clear()
             parsed = self.parsed
             parsed.headers.clear()
             parsed.open[:] = (True,)

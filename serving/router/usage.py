@@ -6,8 +6,8 @@ import re
 
 #: The report is at the end of a JSON answer, and in one of the last events of a stream.
 LOOK_BACK = 4096
-_PROMPT = re.compile(rb'"prompt_tokens": ?(\d{1,12})').search
-_COMPLETION = re.compile(rb'"completion_tokens": ?(\d{1,12})').search
+_PROMPT = re.compile(rb'"(?:prompt|input)_tokens": ?(\d{1,12})').search
+_COMPLETION = re.compile(rb'"(?:completion|output)_tokens": ?(\d{1,12})').search
 
 
 def usage_in(tail: bytes) -> tuple[int, int] | None:

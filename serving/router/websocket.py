@@ -70,6 +70,7 @@ class Tunnel:
     ) -> None:  # fmt: skip
         self.replica = replica
         self.early = early
+        self.pool: object = None  # that counts it, if one does
         self.status = 0
         self.relaying = False
         self.moved = False
@@ -113,6 +114,10 @@ class Tunnel:
         """End it now, both ways: the router stops."""
         self._end("cut", "stopping")
         self._client.abort()
+
+    def expire(self) -> None:
+        """Its time is up: both connections end at once."""
+        self._client_gone("deadline")
 
     # --- until the answer ---
 
