@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Literal
@@ -53,7 +54,8 @@ def up(
         arguments = [a for a in sys.argv[sys.argv.index("up") + 1 :] if a != "--detach"]
         raise typer.Exit(stack.detach(arguments))
     source = config or Path("exaserve.yaml")
-    raise typer.Exit(stack.up(loaded, str(source.absolute()) if source.is_file() else "defaults", supervise))
+    name = str(source.absolute()) if source.is_file() else "defaults"
+    raise typer.Exit(stack.up(loaded, name, supervise, lambda: load(config, options)))
 
 
 def down() -> None:
@@ -185,6 +187,17 @@ def config_schema() -> None:
     typer.echo(json.dumps(to_schema(), indent=2))
 
 
+#: Loaded where they may be asked for: name -> module that has the function of that name.
+_COMMANDS = {"router": "serving.router.cli", "drain": "serving.drain_cli"}
+#: The same for commands with commands of their own: name -> module that has ``app``.
+_GROUPS = {
+    "audit": "serving.audit.cli",
+    "intent": "serving.intent.cli",
+    "simulate-replicas": "serving.engines.simulation.cli",
+    "tenants": "serving.tenants_cli",
+}
+
+
 def build_app() -> typer.Typer:
     """The whole command. The router's and other folders' parts are loaded only where they may be asked for."""
     app = typer.Typer(
@@ -202,12 +215,18 @@ def build_app() -> typer.Typer:
     own = {"up", "down", "status", "logs", "ask", "config"}
     if asked in own:
         return app
-    try:
-        from serving.router.cli import router
-
-        app.command("router")(router)
-    except Exception as error:
-        _broken(app, "router", error)
+    for name, module in _COMMANDS.items():
+        if asked in (None, name):
+            try:
+                app.command(name)(getattr(import_module(module), name))
+            except Exception as error:
+                _broken(app, name, error)
+    for name, module in _GROUPS.items():
+        if asked in (None, name):
+            try:
+                app.add_typer(import_module(module).app, name=name)
+            except Exception as error:
+                _broken(app, name, error)
     for point in sorted(entry_points(group="exaserve.commands"), key=lambda p: p.name):
         if asked in (None, point.name):
             try:

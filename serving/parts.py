@@ -48,8 +48,7 @@ def parts(config: Config, run: Path) -> list[Part]:
 
     Raises OSError if ``run`` can't be written, ValueError if the engine can't run this configuration here.
     """
-    effective = run / "exaserve.yaml"
-    write_whole(effective, yaml.safe_dump(config.model_dump(), sort_keys=False))
+    effective = write_effective(config, run)
     host = reach(config.fleet.host)
     replicas = []
     for i in range(config.fleet.replicas_per_node):
@@ -70,6 +69,13 @@ def parts(config: Config, run: Path) -> list[Part]:
         )
     named = [f"--replica={part.name}={part.address}" for part in replicas]
     return [*replicas, *_services(config, run, effective, named)]
+
+
+def write_effective(config: Config, run: Path) -> Path:
+    """The file that the router reads, options of the command line included. Raises OSError."""
+    effective = run / "exaserve.yaml"
+    write_whole(effective, yaml.safe_dump(config.model_dump(), sort_keys=False))
+    return effective
 
 
 def _services(config: Config, run: Path, effective: Path, named: list[str]) -> list[Part]:

@@ -19,7 +19,8 @@ from serving import monitoring, ports, record
 from serving.config import Config
 from serving.config_errors import ConfigError
 from serving.launch.local import dies_with_us, identity
-from serving.parts import Part, parts
+from serving.parts import Part, parts, write_effective
+from serving.reread import Reread
 from serving.screen import Screen
 from serving.supervisor import TICK, Say, StartError, Supervisor
 
@@ -49,10 +50,11 @@ class Stop:
             raise KeyboardInterrupt
 
 
-def up(config: Config, source: str, detached: bool = False) -> int:
+def up(config: Config, source: str, detached: bool = False, load: Callable[[], Config] | None = None) -> int:
     """Run the stack until Ctrl-C or SIGTERM. Exit status: 0 ended or already up, 130 stopped before it was up.
 
     detached: this process was started by ``detach``; it lets go of its output once the stack is up.
+    load: reads the configuration again, for when ``source`` (a file) changes.
     Raises ConfigError, StackError.
     """
     lock = record.lock()
@@ -75,7 +77,14 @@ def up(config: Config, source: str, detached: bool = False) -> int:
         rec.write()
         supervisor = _prepare(config, rec, screen.say)
         stop.raising = False
-        return _run(config, supervisor, stop, screen, detached)
+        reread = Reread(
+            config,
+            Path(source) if load is not None and Path(source).is_file() else None,
+            load or (lambda: config),
+            lambda new: write_effective(new, record.run_folder()),
+            screen.say,
+        )
+        return _run(config, supervisor, stop, screen, detached, reread)
     except KeyboardInterrupt:
         screen.say("stopped before anything was started")
         return 130
@@ -124,7 +133,9 @@ def _engine(config: Config, say: Say) -> None:
         raise StackError(str(error)) from None
 
 
-def _run(config: Config, supervisor: Supervisor, stop: Stop, screen: Screen, detached: bool) -> int:
+def _run(
+    config: Config, supervisor: Supervisor, stop: Stop, screen: Screen, detached: bool, reread: Reread
+) -> int:
     n, begin, say = config.fleet.replicas_per_node, time.monotonic(), screen.say
     say(
         f"starting {n} {config.engine.kind} replica{'s' if n > 1 else ''} of {config.model.name}, router, exporter"
@@ -145,7 +156,7 @@ def _run(config: Config, supervisor: Supervisor, stop: Stop, screen: Screen, det
             supervisor.save()
             if detached:
                 screen.detach()
-            _until(supervisor, stop, lambda: False)
+            _until(supervisor, stop, reread.look)
         say("ending: router, replicas, the rest" + ("" if detached else " (Ctrl-C again kills at once)"))
     except StartError as error:
         failed = error
@@ -159,7 +170,7 @@ def _run(config: Config, supervisor: Supervisor, stop: Stop, screen: Screen, det
     return 0 if supervisor.up else 130
 
 
-def _until(supervisor: Supervisor, stop: Stop, done: Callable[[], bool]) -> None:
+def _until(supervisor: Supervisor, stop: Stop, done: Callable[[], bool | None]) -> None:
     while not stop.count:
         supervisor.tick()
         if done():

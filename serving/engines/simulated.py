@@ -3,14 +3,13 @@
 ``python -m serving.engines.simulated --port 8100 --model NAME``. Speaks vLLM's OpenAI server (chat and text
 completions, plain and streamed, embeddings), queues, batches, fills and runs out of KV blocks, and shows all
 of that under vLLM's own metric names. Held to a real replica by ``tests/serving/test_engines_real.py``. Its
-parts are in ``simulation/``.
+parts are in ``simulation/``. Many of them in one process: ``exaserve simulate-replicas``.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
@@ -19,6 +18,8 @@ from . import Launch
 
 if TYPE_CHECKING:
     from serving.config import Config
+
+    from .simulation.profile import Profile
 
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 # What a token of SmolLM2-135M takes in bfloat16: 30 layers, keys and values, 3 heads of 64, 2 bytes.
@@ -104,60 +105,51 @@ def command(config: Config, index: int, port: int) -> Launch:
     return Launch([sys.executable, "-m", "serving.engines.simulated", *arguments], dict(engine.env))
 
 
-async def _serve(options: argparse.Namespace) -> int:
-    from .simulation.scheduler import Settings
-    from .simulation.server import Server
+def _profile(options: argparse.Namespace) -> Profile:
+    """The replica that the options describe. Raises ProfileError."""
+    from .simulation.profile import simple
 
-    names = (
-        *(
-            "model",
-            "tokens_per_second",
-            "prefill_tokens_per_second",
-            "max_num_seqs",
-            "max_num_batched_tokens",
-        ),
-        *("max_model_len", "kv_blocks", "block_size", "seed"),
+    names = ("model", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_blocks", "block_size")
+    return simple(
+        options.tokens_per_second,
+        options.prefill_tokens_per_second,
+        **{name: getattr(options, name) for name in names},
     )
+
+
+async def _serve(options: argparse.Namespace, profile: Profile) -> int:
+    from .simulation import replicas
+    from .simulation.server import Shared
+
+    shared = Shared(profile, options.model, options.seed, options.faults)
     try:
-        server = Server(Settings(**{name: getattr(options, name) for name in names}), options.faults)
-    except ValueError as e:
-        print(f"--kv-blocks: {e}", file=sys.stderr)
-        return 2
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
-    try:
-        listener = await loop.create_server(server.protocol, options.host, options.port, backlog=1024)
-    except OSError as e:
-        print(f"can't listen on {options.host}:{options.port}: {e}", file=sys.stderr)
+        [replica] = await replicas.start(shared, 1, options.host, options.port)
+    except replicas.CannotStart as e:
+        print(e, file=sys.stderr)
         return 1
-    port = listener.sockets[0].getsockname()[1]
-    print(f"simulated replica of {options.model} on http://{options.host}:{port}", flush=True)
-    await ended.wait()
-    # As vLLM does: open answers end with an error, then the process goes.
-    listener.close()
-    server.fail_all()
-    for connection in list(server.connections):
-        connection.close()
-    for _ in range(200):  # 2 s, for a client that does not read
-        if not server.connections:
-            break
-        await asyncio.sleep(0.01)
+    print(f"simulated replica of {options.model} on {replica.url}", flush=True)
+    await replicas.until_told_to_end()
+    await replicas.stop([replica], shared)
     return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Exit status 0, 1 if it can't listen, 2 for bad arguments."""
+    from .simulation.profile import ProfileError
+
     try:
         options = _parser().parse_args(arguments)
+        profile = _profile(options)
     except ValueError as e:
         print(f"{e}; see --help", file=sys.stderr)
+        return 2
+    except ProfileError as e:
+        print(f"--{str(e).replace('kv_blocks', 'kv-blocks', 1)}", file=sys.stderr)
         return 2
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(options))
+        return runner.run(_serve(options, profile))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ that no Python runs per header; what is unusual goes through ``careful.py``. Wha
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 LINGER_SECONDS = 5.0  # a refused client may go on sending its body for this long before it is cut
 LINGER_BYTES = 64 * 2**20
 MAX_LINGERING = 256  # connections beyond max_connections that are told so; further ones are just cut
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST, not FIN
 #: Bodies up to this size are not counted against router.max_buffered_bytes: 10,000 of them are 640 MB at most.
 SMALL_BODY = 64 * 1024
 
@@ -194,6 +198,11 @@ class Client(asyncio.Protocol):
     def _whole(self, head: heads.RequestHead, body: bytes) -> None:
         """All of a request is there."""
         self.expires = 0.0
+        if len(body) > self.server.settings.max_body_bytes:
+            refusal = body_too_large(len(body), self.server.settings.max_body_bytes)
+            assert refusal is not None
+            self.refuse(*refusal)
+            return
         if head.close:
             self.close_after = True
         exchange = self.exchange = Exchange(self.server, self, head, body, monotonic())
@@ -459,3 +468,11 @@ class Client(asyncio.Protocol):
     def abort(self) -> None:
         if self.transport is not None:
             self.transport.abort()
+
+    def reset(self) -> None:
+        """Abort so that the client sees it: an answer that ends with its connection would look complete."""
+        sock = self.transport.get_extra_info("socket") if self.transport is not None else None
+        if sock is not None:
+            with suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        self.abort()

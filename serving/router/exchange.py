@@ -248,7 +248,7 @@ class Exchange:
                 self.client.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(event), event))
             self.client.answered()
         else:
-            self.client.abort()
+            self.client.reset()
 
     # --- ends ---
 

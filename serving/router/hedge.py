@@ -59,14 +59,14 @@ class Hedge:
         self._lost(reason)
         self._over("failed")
         exchange = self.exchange
-        if exchange.replica is None and replica is not None and not exchange.done:  # the first has failed before
+        # The first has failed before.
+        if exchange.replica is None and replica is not None and not exchange.done:
             exchange.attempts += 1
             exchange.tried = [*exchange.tried, replica]
             self.server.try_again(exchange, reason)
 
     def begin(self, upstream: Upstream, status: int, head: bytes, body: bytes) -> Callable[[bytes], None]:
         """It answers first, if with an answer: the exchange goes on with this connection."""
-        self.server.metrics.hedge("won")
         return self._hand_over(upstream).begin(upstream, status, head, body)
 
     def ended(self, upstream: Upstream, tail: bytes) -> None:
@@ -97,6 +97,7 @@ class Hedge:
 
     def _hand_over(self, upstream: Upstream) -> Exchange:
         exchange, replica = self.exchange, upstream.replica
+        self.server.metrics.hedge("won")
         self.done = True
         self.replica = None
         exchange.hedge = None

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
 
 MODEL = "smollm2-135m"
+LABELS = '{engine="0",model_name="smollm2-135m"}'
 Shape = Any
 
 
@@ -119,3 +122,25 @@ def samples(page: str) -> dict[str, float]:
     """Every sample of a page by its name and labels as written."""
     pairs = (line.rsplit(" ", 1) for line in page.splitlines() if line and not line.startswith("#"))
     return {name: float(value) for name, value in pairs}
+
+
+def metric(client: httpx.Client, name: str, labels: str = LABELS) -> float:
+    return samples(client.get("/metrics").text)[f"vllm:{name}{labels}"]
+
+
+def wait_for(check: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not check():
+        assert time.monotonic() < deadline, "it did not happen within 20 s"
+        time.sleep(0.02)
+
+
+def in_background(client: httpx.Client, count: int, **more: Any) -> list[threading.Thread]:
+    def ask(i: int) -> None:
+        with contextlib.suppress(httpx.TransportError):  # the replica may be ended under it
+            httpx.post(f"{client.base_url}/v1/chat/completions", json=chat(f"number {i}", **more), timeout=60)
+
+    threads = [threading.Thread(target=ask, args=(i,), daemon=True) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads

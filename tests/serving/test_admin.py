@@ -1,204 +1,205 @@
-"""The router as a process: its command line, admin API, metrics, and how it ends."""
+"""The admin API in this process, over a master by hand: what it shows, who may change, its schema kept."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
-import socket
-import subprocess
-import sys
+import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
 
-from exporters.catalog import CATALOG
-from tests.fakes import FakeEngine
-from tests.serving.routing import request, run, until
-
-CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-
-
-def two_ports() -> tuple[int, int]:
-    with socket.socket() as a, socket.socket() as b:
-        a.bind(("127.0.0.1", 0))
-        b.bind(("127.0.0.1", 0))
-        return a.getsockname()[1], b.getsockname()[1]
+from serving.fleet.discovery import static
+from serving.fleet.replica import Replica
+from serving.router.admin import app
+from serving.router.merge import Numbers, Totals
+from serving.router.workers import Place
 
 
-class Process:
-    def __init__(self, process: asyncio.subprocess.Process, port: int, admin: int) -> None:
-        self.process = process
-        self.port = port
-        self.admin = f"http://127.0.0.1:{admin}"
+class Master:
+    """The master's face, without workers."""
 
-    async def get(self, path: str, **kw: Any) -> httpx.Response:
-        async with httpx.AsyncClient() as client:
-            return await client.get(self.admin + path, **kw)
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.started = time.time()
+        self.last_tick = time.monotonic()
+        self.stopping = False
+        self.ready = True
+        self.admin_token: bytes | None = None
+        self.replicas = static.parse_all(["a=http://127.0.0.1:1", "b=https://[::1]:2", "c=unix:/run/c.sock"])
+        for r in self.replicas[:2]:
+            r.enter("ready", "by hand")
+        self.places = [Place(0, [], []), Place(1, [], [])]
 
+    def open_requests(self, worker: int) -> int:
+        return worker
 
-@asynccontextmanager
-async def process(*engines: FakeEngine) -> AsyncIterator[Process]:
-    for e in engines:
-        await e.start()
-    port, admin = two_ports()
-    arguments = [x for i, e in enumerate(engines) for x in ("--replica", f"r{i}={e.url}")]
-    p = await asyncio.create_subprocess_exec(
-        *(
-            sys.executable,
-            "-m",
-            "serving.router",
-            "--port",
-            str(port),
-            "--admin-port",
-            str(admin),
-            *arguments,
-        ),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
-        assert p.stdout is not None
-        assert b"router on http://127.0.0.1:" in await asyncio.wait_for(p.stdout.readline(), 30)
-        yield Process(p, port, admin)
-    finally:
-        if p.returncode is None:
-            p.kill()
-            await p.wait()
-        for e in engines:
-            await e.kill()
+    def client_connections(self) -> int:
+        return 3
+
+    def pools(self) -> list[dict[str, Any]]:
+        return [{"name": "default", "replicas": 3, "in_rotation": 2, "panic": False, "open": 1, "waiting": 0}]
+
+    async def fresh(self) -> Numbers:
+        return Totals().sum()
+
+    async def drain(self, name: str, on: bool) -> Replica | None:
+        found = next((r for r in self.replicas if r.name == name), None)
+        if found is not None:
+            found.drain(on)
+        return found
 
 
-async def ready(r: Process) -> None:
-    async with asyncio.timeout(20):
-        while (await r.get("/readyz")).status_code != 200:
-            await asyncio.sleep(0.05)
+@pytest.fixture
+def master() -> Iterator[Master]:
+    """With a loop of its own, as the real one has."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield Master(loop)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
 
 
-@run
-async def test_the_admin_api_shows_fleet_discovery_and_readiness() -> None:
-    async with process(FakeEngine(), FakeEngine()) as r:
-        assert (await r.get("/livez")).json() == {"status": "alive"}
-        await ready(r)
-        fleet = (await r.get("/fleet")).json()
-        assert [x["name"] for x in fleet["replicas"]] == ["r0", "r1"]
-        assert set(fleet["replicas"][0]) == {
-            *("name", "url", "model", "state", "since", "reason", "in_flight", "running", "waiting"),
-            *("kv_usage", "probe_seconds", "consecutive_failures"),
-        }
-        assert set(fleet["router"]) == {"version", "uptime_seconds", "client_connections"}
-        sd = (await r.get("/sd")).json()
-        assert sd[0]["labels"]["replica"] == "r0"
-        assert sd[0]["targets"][0].startswith("127.0.0.1:")
+def call(master: Master, method: str, path: str, **kw: Any) -> httpx.Response:
+    async def go() -> httpx.Response:
+        transport = httpx.ASGITransport(app(master))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8001") as client:
+            return await client.request(method, path, **kw)
+
+    return asyncio.run(go())
 
 
-@run
-async def test_the_metrics_page_has_what_the_catalogue_says_and_nothing_else() -> None:
-    async with process(FakeEngine(), FakeEngine()) as r:
-        await ready(r)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{r.port}") as client:
-            for i in range(3):
-                assert (
-                    await client.post("/v1/chat/completions", json={**CHAT, "stream": i > 0})
-                ).status_code == 200
-            await client.post("/v1/chat/completions", json={})
-            for i in range(50):  # names that clients choose must not become series
-                await client.get(f"/made-up-{i}")
-        page = (await r.get("/metrics")).text
-        families = {f.name: f for f in text_string_to_metric_families(page)}
-        for f in families.values():
-            m = CATALOG[f.name + "_total" if f.type == "counter" else f.name]
-            assert m.kind == f.type
-            for s in f.samples:
-                assert set(s.labels) - {"le"} == set(m.labels), s
-        ours = {
-            m.name.removesuffix("_total")
-            for m in CATALOG.values()
-            if m.name.startswith(("exaserve_router_", "exaserve_replica_"))
-        }
-        assert set(families) == ours
-        counts = {
-            (s.labels["route"], s.labels["code"]): s.value
-            for s in families["exaserve_router_requests"].samples
-        }
-        assert counts == {
-            ("chat_completions", "200"): 3,
-            ("chat_completions", "400"): 1,
-            ("other", "200"): 50,
-        }
-        (count,) = [
-            s.value
-            for s in families["exaserve_router_time_to_first_token_seconds"].samples
-            if s.name.endswith("_count")
-        ]
-        assert count == 2
-        assert (await r.get("/metrics", headers={"accept": "application/openmetrics-text"})).text.endswith(
-            "# EOF\n"
-        )
+def test_readiness_says_what_is_missing(master: Master) -> None:
+    assert call(master, "GET", "/readyz").json() == {"status": "ready", "replicas_in_rotation": 2}
+    master.ready = False
+    found = call(master, "GET", "/readyz")
+    assert (found.status_code, found.json()["status"]) == (503, "not ready")
+    master.stopping = True
+    assert call(master, "GET", "/readyz").json()["status"] == "stopping"
 
 
-@run
-async def test_sigterm_lets_a_stream_end_and_refuses_new_work() -> None:
-    e = FakeEngine("stream")
-    e.gap = 0.5
-    async with process(e) as r:
-        await ready(r)
-        reader, writer = await asyncio.open_connection("127.0.0.1", r.port)
-        writer.write(request({**CHAT, "stream": True}))
-        await until(lambda: e.open == 1)
-        r.process.send_signal(signal.SIGTERM)
-        body = await asyncio.wait_for(reader.read(), 20)
-        assert body.endswith(b"0\r\n\r\n")
-        assert b"[DONE]" in body
-        assert await asyncio.wait_for(r.process.wait(), 20) == 0
-        writer.close()
+def test_a_master_that_stands_still_is_not_alive(master: Master) -> None:
+    assert call(master, "GET", "/livez").json() == {"status": "alive"}
+    master.last_tick -= 60
+    found = call(master, "GET", "/livez")
+    assert found.status_code == 503
+    assert "60 s" in found.json()["status"]
 
 
-@run
-async def test_sigterm_when_idle_ends_at_once() -> None:
-    async with process(FakeEngine()) as r:
-        await ready(r)
-        _, writer = await asyncio.open_connection("127.0.0.1", r.port)
-        started = time.monotonic()
-        r.process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(r.process.wait(), 20) == 0
-        assert time.monotonic() - started < 8  # not the ten seconds that open streams get
-        writer.close()
+def test_discovery_names_scheme_and_address_and_leaves_unix_sockets_out(master: Master) -> None:
+    assert call(master, "GET", "/sd").json() == [
+        {"targets": ["127.0.0.1:1"], "labels": {"replica": "a", "model": "", "__scheme__": "http"}},
+        {"targets": ["[::1]:2"], "labels": {"replica": "b", "model": "", "__scheme__": "https"}},
+    ]
 
 
-def test_bad_arguments_end_with_one_line_and_exit_code_2() -> None:
-    for arguments, words in (
-        (["--replica", "nonsense"], "http://HOST:PORT"),
-        (["--replica", "http://x:1", "--port", "0"], "port"),
-        (["--replica", "http://x:1", "--port", "x"], "port"),
-        ([], "replica"),
+def test_workers_show_their_process_and_open_requests(master: Master) -> None:
+    found = call(master, "GET", "/workers").json()
+    assert found[1] == {
+        "worker": 1,
+        "pid": None,
+        "state": "waiting",
+        "seconds_in_process": None,
+        "open_requests": 1,
+        "restarts": {"died": 0, "frozen": 0},
+    }
+
+
+def test_drain_and_undrain_change_the_state_of_a_replica(master: Master) -> None:
+    assert call(master, "POST", "/replicas/a/drain").json()["state"] == "draining"
+    assert call(master, "GET", "/replicas/a").json()["state"] == "draining"
+    assert call(master, "POST", "/replicas/a/undrain").json()["state"] == "ready"
+
+
+@pytest.mark.parametrize("name", ["nobody", "%00", "a%2Fb", "%F0%9F%98%80", "x" * 5000])
+def test_an_unknown_replica_is_404_in_words(master: Master, name: str) -> None:
+    for method, path in (("GET", ""), ("POST", "/drain")):
+        found = call(master, method, f"/replicas/{name}{path}")
+        assert found.status_code == 404
+        assert len(found.content) < 2000
+
+
+def test_changes_need_the_token_where_there_is_one(master: Master) -> None:
+    master.admin_token = b"s3cret"
+    for headers in (
+        {},
+        {"authorization": "Bearer s3cre"},
+        {"authorization": "Bearer s\xe9"},
+        {"authorization": "s3cret"},
     ):
-        p = subprocess.run(
-            [sys.executable, "-m", "serving.router", *arguments], capture_output=True, text=True
+        found = call(
+            master, "POST", "/replicas/a/drain", headers={k: v.encode("latin-1") for k, v in headers.items()}
         )
-        assert p.returncode == 2, p.stderr
-        assert words in p.stderr
-        assert "Traceback" not in p.stderr
+        assert found.status_code == 401
+        assert found.headers["www-authenticate"] == "Bearer"
+        assert "s3cret" not in found.text
+    assert not master.replicas[0].draining
+    assert (
+        call(master, "POST", "/replicas/a/drain", headers={"authorization": "Bearer s3cret"}).status_code
+        == 200
+    )
+    assert call(master, "GET", "/fleet").status_code == 200, "reading needs none"
 
 
-def test_a_port_in_use_is_named_with_its_key_and_exit_code_1() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port, free = taken.getsockname()[1], two_ports()[0]
-        for flags, key in (
-            (["--port", str(port), "--admin-port", str(free)], "router.port"),
-            (["--port", str(free), "--admin-port", str(port)], "router.admin_port"),
-        ):
-            p = subprocess.run(
-                [sys.executable, "-m", "serving.router", "--replica", "http://127.0.0.1:1", *flags],
-                capture_output=True,
-                text=True,
-                timeout=60,
-            )
-            assert p.returncode == 1
-            assert key in p.stderr
-            assert str(port) in p.stderr
-            assert "Traceback" not in p.stderr
+def test_a_page_of_another_site_can_not_change_anything(master: Master) -> None:
+    evil = {"origin": "http://evil.example"}
+    assert call(master, "POST", "/replicas/a/drain", headers=evil).status_code == 403
+    own = {"origin": "http://127.0.0.1:8001"}
+    assert call(master, "POST", "/replicas/a/drain", headers=own).status_code == 200
+
+
+def test_no_change_while_the_router_stops(master: Master) -> None:
+    master.stopping = True
+    assert call(master, "POST", "/replicas/a/drain").status_code == 503
+
+
+def test_a_master_that_does_not_react_is_503_not_a_hang(
+    master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.router.admin.CALL_SECONDS", 0.1)
+
+    async def never() -> Numbers:
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    master.fresh = never  # type: ignore[method-assign]
+    found = call(master, "GET", "/metrics")
+    assert found.status_code == 503
+    assert "0.1 s" in found.json()["detail"]
+
+
+def operations() -> list[str]:
+    return [
+        f"{method.upper()} {path}"
+        for path, methods in app(Master(None)).openapi()["paths"].items()  # type: ignore[arg-type]
+        for method in methods
+    ]
+
+
+@pytest.mark.parametrize("label", operations())
+@pytest.mark.parametrize("token", [None, b"s3cret"])
+def test_every_answer_is_as_the_schema_says(master: Master, label: str, token: bytes | None) -> None:
+    """schemathesis: names and methods as they come, against ``/openapi.json``."""
+    master.admin_token = token
+    schema = schemathesis.openapi.from_asgi("/openapi.json", app(master))
+    operation = schema.find_operation_by_label(label)
+    assert operation is not None
+
+    @settings(
+        max_examples=20,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy())
+    def check(case: Any) -> None:
+        case.call_and_validate()
+
+    check()

@@ -81,7 +81,7 @@ def errors(folder: Path, text: str | bytes) -> list[str]:
         ),
         pytest.param(
             "aliases:\n  chat: {}\n",
-            "exaserve.yaml:1: pools: not built yet; today: one pool",
+            "exaserve.yaml:1: aliases: not built yet; today: one name",
             id="section not built",
         ),
         pytest.param(

@@ -1,34 +1,20 @@
-"""The simulated replica over HTTP: answers, streams, errors, queueing, KV blocks, faults, its end."""
+"""The simulated replica over HTTP: answers, streams, errors."""
 
 from __future__ import annotations
 
 import base64
-import contextlib
-import itertools
 import json
 import math
-import signal
 import socket
 import struct
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
-from serving.config import Config
-from serving.engines import command
-
-from .replica_client import chat, events, families, samples, shape, simulated, stream_shape
-
-ROOT = Path(__file__).parents[2]
-LABELS = '{engine="0",model_name="smollm2-135m"}'
+from .replica_client import chat, events, shape, simulated, stream_shape
 
 
 @pytest.fixture(scope="module")
@@ -36,28 +22,6 @@ def fast() -> Iterator[httpx.Client]:
     """A replica that answers at once."""
     with simulated("--tokens-per-second", "5000", "--prefill-tokens-per-second", "1e6") as (client, _):
         yield client
-
-
-def metric(client: httpx.Client, name: str, labels: str = LABELS) -> float:
-    return samples(client.get("/metrics").text)[f"vllm:{name}{labels}"]
-
-
-def wait_for(check: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not check():
-        assert time.monotonic() < deadline, "it did not happen within 20 s"
-        time.sleep(0.02)
-
-
-def in_background(client: httpx.Client, count: int, **more: Any) -> list[threading.Thread]:
-    def ask(i: int) -> None:
-        with contextlib.suppress(httpx.TransportError):  # the replica may be ended under it
-            httpx.post(f"{client.base_url}/v1/chat/completions", json=chat(f"number {i}", **more), timeout=60)
-
-    threads = [threading.Thread(target=ask, args=(i,), daemon=True) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    return threads
 
 
 def test_a_stream_says_what_the_whole_answer_says(fast: httpx.Client) -> None:
@@ -242,233 +206,6 @@ def test_an_old_client_gets_an_unchunked_stream_and_a_closed_connection(fast: ht
     got = raw_exchange(fast, head % len(body) + body, b"never")
     assert b"transfer-encoding" not in got
     assert got.endswith(b"data: [DONE]\n\n")
-
-
-def test_its_page_has_only_what_a_real_page_has(fast: httpx.Client) -> None:
-    """Names, types and labels against the page that a real vLLM 0.32.0 gave."""
-    fast.post("/v1/chat/completions", json=chat(max_tokens=2))
-    page = fast.get("/metrics").text
-    real = (ROOT / "tests/fixtures/vllm-0.32.0-metrics.txt").read_text()
-    ours, theirs = families(page), families(real)
-    assert {name: theirs.get(name) for name in ours} == ours
-    buckets = [
-        line.split(" ")[0] for line in page.splitlines() if line.startswith("vllm:") and "_bucket" in line
-    ]
-    assert set(buckets) <= {line.split(" ")[0] for line in real.splitlines()}
-
-
-def test_the_catalogue_is_what_its_command_makes_of_the_page() -> None:
-    page = families((ROOT / "tests/fixtures/vllm-0.32.0-metrics.txt").read_text())
-    made = {f"{name} {kind} {','.join(sorted(labels))}".rstrip() for name, (kind, labels) in page.items()}
-    lines = (ROOT / "exporters/engine_catalog/vllm-0.32.0.txt").read_text().splitlines()
-    assert {line for line in lines if not line.startswith("#")} == made
-
-
-def test_counters_and_histograms_count_the_work() -> None:
-    with simulated("--tokens-per-second", "1000") as (client, _):
-        usage = [
-            client.post("/v1/chat/completions", json=chat(max_tokens=10)).json()["usage"] for _ in range(3)
-        ]
-        page = samples(client.get("/metrics").text)
-    assert page[f"vllm:prompt_tokens_total{LABELS}"] == sum(u["prompt_tokens"] for u in usage)
-    assert page[f"vllm:generation_tokens_total{LABELS}"] == 30
-    assert page[f"vllm:time_to_first_token_seconds_count{LABELS}"] == 3
-    assert page[f"vllm:inter_token_latency_seconds_count{LABELS}"] == 27
-    assert (
-        page['vllm:request_success_total{engine="0",finished_reason="length",model_name="smollm2-135m"}'] == 3
-    )
-    assert page[f"vllm:e2e_request_latency_seconds_count{LABELS}"] == 3
-    assert page['http_requests_total{handler="/v1/chat/completions",method="POST",status="2xx"}'] == 3
-    decode = page[f"vllm:request_decode_time_seconds_sum{LABELS}"]
-    assert math.isclose(decode, page[f"vllm:inter_token_latency_seconds_sum{LABELS}"], rel_tol=1e-6)
-    inference = page[f"vllm:request_inference_time_seconds_sum{LABELS}"]
-    assert math.isclose(
-        decode + page[f"vllm:request_prefill_time_seconds_sum{LABELS}"], inference, rel_tol=1e-6
-    )
-
-
-def test_requests_beyond_the_batch_wait() -> None:
-    with simulated("--max-num-seqs", "2") as (client, _):
-        in_background(client, 5, max_tokens=400, ignore_eos=True)
-        wait_for(lambda: client.get("/load").json() == {"server_load": 5})
-        wait_for(lambda: metric(client, "num_requests_running") == 2)
-        assert metric(client, "num_requests_waiting") == 3
-        used = metric(client, "kv_cache_usage_perc") * 727
-        assert math.isclose(used, round(used), abs_tol=1e-9)
-        assert used >= 2
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_away_frees_its_blocks(stream: bool) -> None:
-    body = json.dumps(chat(max_tokens=900, ignore_eos=True, stream=stream)).encode()
-    head = (
-        b"POST /v1/chat/completions HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-    )
-    with simulated() as (client, _):
-        with socket.create_connection((client.base_url.host, client.base_url.port or 80)) as sock:
-            sock.sendall(head % len(body) + body)
-            wait_for(lambda: metric(client, "num_requests_running") == 1)
-            assert metric(client, "kv_cache_usage_perc") > 0
-        wait_for(lambda: metric(client, "num_requests_running") == 0)
-        assert metric(client, "kv_cache_usage_perc") == 0
-        assert client.get("/load").json() == {"server_load": 0}
-        abort = '{engine="0",finished_reason="abort",model_name="smollm2-135m"}'
-        assert metric(client, "request_success_total", abort) == 0  # vLLM counts none either
-
-
-def test_running_out_of_blocks_preempts_and_everyone_still_finishes() -> None:
-    few = ("--kv-blocks", "9", "--max-model-len", "128", "--tokens-per-second", "2000")
-    with simulated(*few) as (client, _):
-        for thread in in_background(client, 3, max_tokens=100, ignore_eos=True):
-            thread.join()
-        assert metric(client, "num_preemptions_total") >= 1
-        assert metric(client, "generation_tokens_total") == 300
-        assert metric(client, "kv_cache_usage_perc") == 0
-
-
-def test_a_load_report_comes_with_the_answer_when_asked_for(fast: httpx.Client) -> None:
-    ask = chat(max_tokens=1)
-    answer = fast.post("/v1/chat/completions", json=ask, headers={"endpoint-load-metrics-format": "JSON"})
-    expected = 'JSON {"named_metrics": {"num_requests_waiting": 0.0, "kv_cache_usage_perc": 0.0}}'
-    assert answer.headers["endpoint-load-metrics"] == expected
-    answer = fast.post("/v1/chat/completions", json=ask, headers={"endpoint-load-metrics-format": "TEXT"})
-    expected = "TEXT named_metrics.num_requests_waiting=0.0, named_metrics.kv_cache_usage_perc=0.0"
-    assert answer.headers["endpoint-load-metrics"] == expected
-
-
-def test_told_to_end_it_ends_streams_with_an_error_and_exits_0() -> None:
-    with simulated() as (client, process):
-        body = chat(max_tokens=900, stream=True, ignore_eos=True)
-        with client.stream("POST", "/v1/chat/completions", json=body) as stream:
-            raw = stream.iter_raw()
-            got = next(raw)
-            process.send_signal(signal.SIGTERM)
-            got += b"".join(raw)
-        *_, error, done = events(got.decode())
-        assert (error["error"]["type"], error["error"]["code"], done) == (
-            "InternalServerError",
-            500,
-            "[DONE]",
-        )
-        assert process.wait(20) == 0
-
-
-def test_a_port_in_use_and_bad_arguments_are_said() -> None:
-    def run(*arguments: str) -> tuple[int, str]:
-        command = [sys.executable, "-m", "serving.engines.simulated", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-        return done.returncode, done.stderr
-
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        status, said = run("--port", str(taken.getsockname()[1]))
-        assert status == 1
-        assert "can't listen on 127.0.0.1:" in said
-    assert run("--port", "0", "--tokens-per-second", "-1")[0] == 2
-    status, said = run("--port", "0", "--kv-blocks", "10")
-    assert (status, "at least 65 are needed" in said) == (2, True)
-    assert run("--port", "99999")[0] == 2
-
-
-@pytest.fixture(scope="module")
-def faulty() -> Iterator[httpx.Client]:
-    with simulated("--faults", "--tokens-per-second", "200") as (client, _):
-        yield client
-
-
-@pytest.fixture
-def fault(faulty: httpx.Client) -> Iterator[Callable[..., httpx.Response]]:
-    yield lambda **body: faulty.post("/_sim/fault", json=body)
-    faulty.post("/_sim/fault", json={"kind": "none"})
-
-
-def test_fault_error_answers_with_its_status(
-    faulty: httpx.Client, fault: Callable[..., httpx.Response]
-) -> None:
-    assert fault(kind="error", status=503).json() == {"fault": {"kind": "error", "status": 503.0}}
-    assert faulty.post("/v1/chat/completions", json=chat(max_tokens=1)).status_code == 503
-    assert faulty.get("/health").status_code == 200
-    fault(kind="none")
-    assert faulty.post("/v1/chat/completions", json=chat(max_tokens=1)).status_code == 200
-
-
-def test_fault_stuck_answers_nothing_until_it_ends(
-    faulty: httpx.Client, fault: Callable[..., httpx.Response]
-) -> None:
-    fault(kind="stuck")
-    threads = in_background(faulty, 1, max_tokens=2)
-    wait_for(lambda: metric(faulty, "num_requests_waiting") == 1)
-    time.sleep(0.3)
-    assert threads[0].is_alive()
-    assert faulty.get("/health").status_code == 200
-    fault(kind="none")
-    threads[0].join(20)
-    assert not threads[0].is_alive()
-
-
-def test_fault_slow_ends_by_itself(faulty: httpx.Client, fault: Callable[..., httpx.Response]) -> None:
-    def seconds() -> float:
-        start = time.monotonic()
-        faulty.post("/v1/chat/completions", json=chat(max_tokens=5))
-        return time.monotonic() - start
-
-    fault(kind="slow", factor=50, seconds=2)
-    assert seconds() >= 1.0  # 4 tokens at 0.25 s; 0.02 s without the fault
-    wait_for(lambda: faulty.get("/_sim/fault").json() == {"fault": {"kind": "none"}})
-
-
-def test_fault_die_mid_stream_cuts_the_connection(
-    faulty: httpx.Client, fault: Callable[..., httpx.Response]
-) -> None:
-    fault(kind="die_mid_stream", after_tokens=2)
-    got = bytearray()
-    with (
-        faulty.stream("POST", "/v1/chat/completions", json=chat(max_tokens=9, stream=True)) as stream,
-        pytest.raises(httpx.TransportError),
-    ):
-        got.extend(piece for chunk in stream.iter_raw() for piece in chunk)
-    assert b"[DONE]" not in got
-    assert metric(faulty, "num_requests_running") == 0
-
-
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({}, "kind"),
-        ({"kind": []}, "kind"),
-        ({"kind": "slow", "factor": 0}, "factor"),
-        ({"kind": "slow", "status": 500}, "status"),
-        ({"kind": "stuck", "seconds": True}, "seconds"),
-    ],
-)
-def test_a_bad_fault_is_refused_by_field(
-    faulty: httpx.Client, fault: Callable[..., httpx.Response], body: dict[str, Any], param: str
-) -> None:
-    answer = fault(**body)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
-    assert faulty.get("/_sim/fault").json() == {"fault": {"kind": "none"}}
-
-
-def test_its_command_comes_from_the_configuration() -> None:
-    config = Config.model_validate(
-        {"engine": {"kind": "simulated", "args": ["--tokens-per-second", "100"], "env": {"A": "b"}}}
-    )
-    launch = command(config, 3, 8103)
-    assert launch.argv[:3] == [sys.executable, "-m", "serving.engines.simulated"]
-    pairs = dict(itertools.pairwise(launch.argv))
-    assert (pairs["--port"], pairs["--kv-blocks"], pairs["--tokens-per-second"]) == ("8103", "728", "100")
-    assert launch.env == {"A": "b"}
-
-
-@pytest.mark.parametrize(
-    ("engine", "message"),
-    [
-        ({"args": ["--enforce-eager"]}, r"engine\.args: .*--enforce-eager.*--help"),
-        ({"kv_cache_memory": "1M"}, r"engine\.kv_cache_memory is 1M.*needs 23M: raise it"),
-    ],
-)
-def test_what_it_would_refuse_is_refused_before_it_starts(engine: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        command(Config.model_validate({"engine": {"kind": "simulated", **engine}}), 0, 8100)
 
 
 def test_shapes_keep_the_order_of_keys() -> None:

@@ -93,8 +93,7 @@ class Writer:
         self.completion_tokens = 0
 
     def add(self, index: int, text: str, reason: str | None, stop_reason: str | None) -> None:
-        """Choice ``index`` has one more token."""
-        self.completion_tokens += 1
+        """Choice ``index`` has more text, and its end if there is a ``reason``. Tokens count apart."""
         if not self._request.stream:
             self._texts[index].append(text)
         if reason:
@@ -120,6 +119,16 @@ class Writer:
                 "prompt_text": None,
             }
         )
+
+    def frame(self) -> tuple[bytes, bytes] | None:
+        """What stands before and after the text in the usual ``chunk``: one choice, no end, no usage.
+
+        None if this request's chunks are not like that. Text of ``Answer.word`` needs no escaping.
+        """
+        if self._request.continuous_usage or len(self._request.prompts) != 1:
+            return None
+        before, _, after = self.chunk(0, "\0", None, None).partition(b"\\u0000")
+        return before, after
 
     def chunk(self, index: int, text: str, reason: str | None, stop_reason: str | None) -> bytes:
         """The chunk of one token, after ``add``."""

@@ -12,22 +12,31 @@ from typing import Any
 
 import msgspec
 
-from .text import tokenize
+from .text import Prompt, number, pieces
 
 FINGERPRINT = "vllm-0.32.0-simulated"
-# vLLM puts this much of a chat template around each message of SmolLM2: <|im_start|>, role, newline, <|im_end|>, newline.
-_TOKENS_PER_MESSAGE = 5
+# SmolLM2's chat template, in pieces: what it puts around each message, before the answer, and in front of a chat
+# that has no system message of its own.
+_START, _END, _NEWLINE = "<|im_start|>", "<|im_end|>", "\n"
+_ANSWER = [_START, "assistant", _NEWLINE]
+_SYSTEM_PIECES = pieces("You are a helpful AI assistant named SmolLM, trained by Hugging Face")
 _DEFAULT_COMPLETION_TOKENS = 16
 
 
 class ApiError(Exception):
-    """An error for the client. ``body`` is OpenAI-shaped."""
+    """An error for the client. ``body`` is OpenAI-shaped; ``headers``: further lines, each ending in CRLF."""
 
     def __init__(
-        self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None
+        self,
+        status: int,
+        message: str,
+        kind: str = "BadRequestError",
+        param: str | None = None,
+        headers: str = "",
     ) -> None:
         super().__init__(message)
         self.status = status
+        self.headers = headers
         self.body = encode({"error": {"message": message, "type": kind, "param": param, "code": status}})
 
 
@@ -47,10 +56,10 @@ def engine_dead() -> ApiError:
 
 @dataclass(slots=True)
 class Generate:
-    """A checked request for text. prompts: token numbers, one list a choice."""
+    """A checked request for text. prompts: one a choice."""
 
     chat: bool
-    prompts: list[list[int]]
+    prompts: list[Prompt]
     max_tokens: int
     stream: bool = False
     include_usage: bool = False
@@ -63,9 +72,12 @@ class Generate:
         self.prompt_tokens = sum(map(len, self.prompts))
 
 
-def parse_body(content_type: str, body: bytes) -> dict[str, Any]:
+def parse_body(content_type: str, body: bytes | bytearray) -> dict[str, Any]:
     """The request's JSON object. Raises ApiError."""
-    if content_type.partition(";")[0].strip().lower() != "application/json":
+    if (
+        content_type != "application/json"
+        and content_type.partition(";")[0].strip().lower() != "application/json"
+    ):
         raise _invalid(None, "Unsupported Media Type: Only 'application/json' is allowed")
     try:
         value = msgspec.json.decode(body)
@@ -80,7 +92,7 @@ def parse_body(content_type: str, body: bytes) -> dict[str, Any]:
     return value
 
 
-def _decode_slowly(body: bytes) -> Any:
+def _decode_slowly(body: bytes | bytearray) -> Any:
     """The standard library's decoder, which says where the fault is, in the words that vLLM passes on."""
     try:
         return json.loads(body)
@@ -117,16 +129,13 @@ def parse_chat(body: dict[str, Any], model: str, max_model_len: int) -> Generate
         raise ApiError(400, "'NoneType' object is not iterable")
     if not isinstance(messages, list):
         raise _wrong_type("messages", "list_type", "Input should be a valid list", messages)
-    prompt: list[int] = []
-    for index, message in enumerate(messages):
-        prompt += tokenize(_message_text(index, message))
+    prompt = _templated(messages)
     options = _options(body)
     _check_model(body, model)
     if not messages:
         raise ApiError(
             400, "Cannot apply chat template to an empty conversation. Provide at least one message."
         )
-    prompt += [1] * (_TOKENS_PER_MESSAGE * len(messages))
     limit = _max_tokens(body, ("max_completion_tokens", "max_tokens"), max_model_len)
     _check_length(prompt, max_model_len)
     return Generate(True, [prompt], min(limit or max_model_len, max_model_len - len(prompt)), **options)
@@ -143,8 +152,8 @@ def parse_completion(body: dict[str, Any], model: str, max_model_len: int) -> Ge
     return Generate(False, prompts, min(limit, max_model_len - max(map(len, prompts))), **options)
 
 
-def parse_embedding(body: dict[str, Any], model: str, max_model_len: int) -> tuple[list[list[int]], bool]:
-    """Token numbers of each input, and whether vectors are wanted in base64. Raises ApiError."""
+def parse_embedding(body: dict[str, Any], model: str, max_model_len: int) -> tuple[list[Prompt], bool]:
+    """The tokens of each input, and whether vectors are wanted in base64. Raises ApiError."""
     if "input" not in body:
         raise _missing("input", len(body))
     inputs = _prompts(body["input"], "input")
@@ -161,13 +170,21 @@ def parse_tokenize(body: dict[str, Any], model: str) -> list[int]:
     """Token numbers of a prompt or of messages. Raises ApiError."""
     _check_model(body, model)
     if isinstance(body.get("messages"), list):
-        found: list[int] = []
-        for index, message in enumerate(body["messages"]):
-            found += tokenize(_message_text(index, message)) + [1] * _TOKENS_PER_MESSAGE
-        return found
+        return list(map(number, _templated(body["messages"])))
     if not isinstance(body.get("prompt"), str):
         raise _missing("prompt", len(body))
-    return tokenize(body["prompt"])
+    return list(map(number, pieces(body["prompt"])))
+
+
+def _templated(messages: list[Any]) -> list[str]:
+    """The pieces of a chat, template and all. Raises ApiError for a message that is none."""
+    found: list[str] = []
+    for index, message in enumerate(messages):
+        text = pieces(_message_text(index, message))
+        if not index and message["role"] != "system":
+            found += (_START, "system", _NEWLINE, *_SYSTEM_PIECES, _END, _NEWLINE)
+        found += (_START, message["role"], _NEWLINE, *text, _END, _NEWLINE)
+    return found + _ANSWER
 
 
 def _message_text(index: int, message: Any) -> str:
@@ -184,7 +201,7 @@ def _message_text(index: int, message: Any) -> str:
     return content or ""
 
 
-def _prompts(value: Any, name: str) -> list[list[int]]:
+def _prompts(value: Any, name: str) -> list[Prompt]:
     if value is None or value == "":
         if name == "prompt":
             raise ApiError(
@@ -194,12 +211,12 @@ def _prompts(value: Any, name: str) -> list[list[int]]:
             )
         value = ""
     if isinstance(value, str):
-        return [tokenize(value) or [0]]
+        return [pieces(value) or [""]]
     if isinstance(value, list):
         if not value:
             raise ApiError(400, "You must pass at least one prompt")
         if all(isinstance(item, str) for item in value):
-            return [tokenize(item) or [0] for item in value]
+            return [pieces(item) or [""] for item in value]
         if all(type(item) is int for item in value):
             return [value]
         if all(isinstance(item, list) and item and all(type(i) is int for i in item) for item in value):
@@ -215,7 +232,7 @@ def _check_model(body: dict[str, Any], model: str) -> None:
         )
 
 
-def _check_length(prompt: list[int], max_model_len: int) -> None:
+def _check_length(prompt: Prompt, max_model_len: int) -> None:
     if len(prompt) >= max_model_len:
         at_least = max_model_len + 1
         raise ApiError(

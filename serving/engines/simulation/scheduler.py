@@ -3,124 +3,128 @@
 As vLLM's scheduler does it: requests run first come, first served, up to ``max_num_seqs`` at once and while
 there are KV blocks; a step gives every running request a token, and spends what is left of its token budget
 on prompts, in pieces; when the blocks run out, the youngest running request is put back and computed again
-later. How long a step takes: 1 / tokens_per_second if anyone decodes, plus the prompt tokens of the step /
-prefill_tokens_per_second. An idle engine costs nothing.
+later. A request that comes while a step runs is looked at when it ends. How long a step takes says
+``profile.py``; blocks and prefix cache are in ``blocks.py``. An idle engine costs nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from random import Random
 
-from .text import Answer
+from .blocks import Blocks, hashes_of
+from .clock import Clock
+from .profile import Profile, Times
+from .text import Answer, Prompt
 
 # A step that ended later than this (seconds) after it was due is not made up for.
 _LATEST = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the simulated replica is like.
-
-    tokens_per_second: of one request, however many run beside it.
-    prefill_tokens_per_second: of the whole engine.
-    kv_blocks: in all; as in vLLM one of them is never used.
-    block_size: tokens a block.
-    """
-
-    model: str = "smollm2-135m"
-    tokens_per_second: float = 50.0
-    prefill_tokens_per_second: float = 5000.0
-    max_num_seqs: int = 16
-    max_num_batched_tokens: int = 2048
-    max_model_len: int = 1024
-    kv_blocks: int = 728
-    block_size: int = 16
-    seed: int = 0
-
-
-@dataclass(eq=False, slots=True)
 class Request:
-    """One sequence. ``on_token(text, finish_reason, stop_reason)`` is called for each token.
+    """One sequence.
 
-    prompt: token numbers. max_tokens: 0 for a request that ends with its prompt (an embedding), which calls
-    ``on_token("", "stop", None)`` once. Times are of ``time.monotonic()``.
+    prompt: its tokens. max_tokens: 0 for a request that ends with its prompt (an embedding). on_word: called
+    with (request, word) for every token but the last; None if nobody wants to know. on_end: called with
+    (request, last word, finish_reason, stop_reason). Times are of ``time.monotonic()``.
     """
 
-    prompt: list[int]
-    max_tokens: int
-    on_token: Callable[[str, str | None, str | None], None]
-    answer: Answer
-    ignore_eos: bool = False
-    stop: tuple[str, ...] = ()
-    arrived: float = field(default_factory=time.monotonic)
-    scheduled: float = 0.0
-    first_token: float = 0.0
-    last_token: float = 0.0
-    computed: int = 0
-    generated: int = 0
-    blocks: int = 0
-    preemptions: int = 0
-    text: str = ""
+    __slots__ = (
+        "answer", "arrived", "blocks", "cached", "computed", "first_token", "generated", "hashes", "index",
+        "known", "last_token", "limit", "max_tokens", "on_end", "on_word", "preemptions", "prompt", "reason",
+        "room", "scheduled", "shared", "stop", "text",
+    )  # fmt: skip
 
-    @property
-    def known(self) -> int:
-        """Tokens to be in the KV cache before the next one: the prompt and what has been generated."""
-        return len(self.prompt) + self.generated
+    def __init__(
+        self,
+        prompt: Prompt,
+        max_tokens: int,
+        answer: Answer,
+        on_word: Callable[[Request, str], None] | None,
+        on_end: Callable[[Request, str, str, str | None], None],
+        ignore_eos: bool = False,
+        stop: tuple[str, ...] = (),
+        index: int = 0,
+    ) -> None:
+        self.prompt = prompt
+        self.max_tokens = max_tokens
+        self.answer = answer
+        self.on_word = on_word
+        self.on_end = on_end
+        self.stop = stop
+        self.index = index
+        # The token that ends it, and why it does. The model's own end is a token too, without a text.
+        ends = max_tokens > answer.length and not ignore_eos
+        self.limit = answer.length if ends else max_tokens
+        self.reason = "stop" if ends or not max_tokens else "length"
+        self.known = len(prompt)  # tokens to be in the KV cache before the next one
+        self.computed = 0  # tokens in the KV cache
+        self.generated = 0
+        self.blocks = 0
+        self.room = 0  # tokens that its blocks hold
+        self.shared: list[int] = []  # hashes of those of its blocks that others may share
+        self.hashes: list[int] | None = None  # of its full blocks
+        self.cached = 0  # prompt tokens that were in the cache when it came
+        self.preemptions = 0
+        self.text = ""
+        self.arrived = time.monotonic()
+        self.scheduled = self.first_token = self.last_token = 0.0
 
 
 class Observer:
     """What the engine tells of its work; the metrics page is one (``metrics.py``)."""
 
+    def admitted(self, request: Request) -> None:
+        """``request`` runs for the first time; ``request.cached`` of its prompt tokens need no computing."""
+
     def step(self, prompt_tokens: int, tokens: int) -> None:
-        """A step has ended: prompt tokens newly computed in it, and all its tokens."""
+        """A step has ended: computed tokens of the prompts that were completed in it, and those with the tokens
+        that came out."""
 
-    def token(self, request: Request, now: float, previous: float) -> None:
-        """``request`` has a new token; ``previous`` is when it got the one before (0.0: this is the first)."""
+    def first_token(self, request: Request, now: float) -> None:
+        """The prompt of ``request`` is through: it has its first token, or (an embedding) its vector."""
 
-    def finished(self, request: Request, reason: str, now: float) -> None:
-        """``request`` has ended by itself, with ``stop`` or ``length``."""
+    def tokens(self, count: int, seconds: float) -> None:
+        """``count`` requests got a token, each ``seconds`` after its last one."""
+
+    def finished(self, request: Request, now: float) -> None:
+        """``request`` has ended by itself, for ``request.reason``."""
 
     def preempted(self) -> None:
         """A running request was put back."""
 
 
 class Engine:
-    """One engine on the running event loop. Not thread-safe; nothing here blocks."""
+    """One engine. Not thread-safe; nothing here blocks."""
 
-    def __init__(self, settings: Settings, observer: Observer) -> None:
-        """Raises ValueError if the KV cache can't hold one request of max_model_len."""
-        needed = -(-settings.max_model_len // settings.block_size) + 1
-        if settings.kv_blocks < needed:
-            raise ValueError(
-                f"{settings.kv_blocks} KV blocks of {settings.block_size} tokens can't hold one request of "
-                f"{settings.max_model_len} tokens; at least {needed} are needed"
-            )
-        self.settings = settings
+    def __init__(
+        self, profile: Profile, times: Times, observer: Observer, clock: Clock, random: Random
+    ) -> None:
+        """profile: checked (``Profile.check``). random: of the jitter; may be shared."""
+        self.profile = profile
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
-        self.free_blocks = settings.kv_blocks - 1
+        self.blocks = Blocks(profile.kv_blocks - 1, profile.block_size, profile.prefix_caching)
         #: Steps take this many times longer; set by a fault.
         self.slowdown = 1.0
         #: Does nothing more while True; set by a fault.
         self.stuck = False
+        self._times = times
         self._observer = observer
-        self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0  # when the step under way ends; 0 when idle
-        self._ending = False
-
-    @property
-    def kv_usage(self) -> float:
-        """Share of the usable KV blocks that is in use, 0 to 1."""
-        return 1.0 - self.free_blocks / (self.settings.kv_blocks - 1)
+        self._clock = clock
+        self._random = random
+        self._due = 0.0  # when the step under way ends, or the last one ended
+        self._busy = False  # a step is under way or being counted
+        self._decoding: list[Request] = []  # of the step under way
+        self._prefilling: list[tuple[Request, int]] = []  # and how many tokens of each
 
     def add(self, request: Request) -> None:
         """Queue a request."""
         self.waiting.append(request)
-        self.wake()
+        if not self._busy:
+            self.wake()
 
     def abort(self, request: Request) -> None:
         """Forget a request at once and free its blocks; one that has ended already is no error."""
@@ -132,129 +136,220 @@ class Engine:
 
     def wake(self) -> None:
         """Go on if there is work and no step under way."""
-        if self._timer is None and not self._ending and not self.stuck and (self.waiting or self.running):
+        if not self._busy and not self.stuck and (self.waiting or self.running):
             self._begin_step()
 
     def _begin_step(self) -> None:
-        budget = self.settings.max_num_batched_tokens
-        work: list[tuple[Request, int]] = []
-        at_start = list(self.running)
+        budget = self.profile.max_num_batched_tokens
+        decoding: list[Request] = []
+        prefilling: list[tuple[Request, int]] = []
+        context = pairs = prefill = 0
+        at_start = self.running.copy()
         for request in at_start:
             if budget == 0:
                 break
-            if request not in self.running:  # put back a moment ago, for an older one
+            computed = request.computed
+            if request.known - computed == 1 and request.generated:  # the usual case: it decodes
+                if computed >= request.room and not self._grow(request, 1):
+                    continue
+                decoding.append(request)
+                context += computed
+                budget -= 1
                 continue
-            tokens = min(budget, max(1, request.known - request.computed))
+            if not request.room:  # put back a moment ago, for an older one
+                continue
+            tokens = min(budget, request.known - computed)
             if self._grow(request, tokens):
-                work.append((request, tokens))
+                prefilling.append((request, tokens))
+                pairs += tokens * computed
+                prefill += tokens
                 budget -= tokens
         if len(self.running) < len(at_start):
-            budget = 0  # as in vLLM: nobody is let in during a step that put somebody back
-        while budget and self.waiting and len(self.running) < self.settings.max_num_seqs:
+            # As in vLLM: nobody is let in during a step that put somebody back. One who was put back may have
+            # been given work in this step before: that is void.
+            decoding = [request for request in decoding if request.room]
+            prefilling = [(request, tokens) for request, tokens in prefilling if request.room]
+            budget = 0
+        while budget and self.waiting and len(self.running) < self.profile.max_num_seqs:
             request = self.waiting[0]
-            tokens = min(budget, request.known)
-            if not self._take(request, tokens):
+            if not self._enter(request, budget):
                 break
-            self.waiting.popleft()
-            self.running.append(request)
-            if not request.scheduled:
-                request.scheduled = time.monotonic()
-            work.append((request, tokens))
+            tokens = min(budget, request.known - request.computed)
+            prefilling.append((request, tokens))
+            pairs += tokens * request.computed
+            prefill += tokens
             budget -= tokens
-        decodes = any(request.generated and tokens == 1 for request, tokens in work)
-        prefill = sum(tokens for request, tokens in work if not (request.generated and tokens == 1))
-        seconds = prefill / self.settings.prefill_tokens_per_second
-        if decodes:
-            seconds += 1.0 / self.settings.tokens_per_second
+        if not decoding and not prefilling:
+            return
+        times = self._times
+        seconds = times.decode[len(decoding)] + context * times.decode_context
+        if prefill:
+            seconds += times.prefill[prefill] + pairs * times.prefill_context
+        if times.jitter:
+            seconds *= max(0.2, 1.0 + self._random.gauss(0.0, times.jitter))
         # From when the last step was due, not from when it was served: the rate stays right though timers
         # come late (uvloop's have whole milliseconds).
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = time.monotonic()
         start = self._due if 0.0 <= now - self._due < _LATEST else now
         self._due = start + seconds * self.slowdown
-        self._timer = loop.call_at(self._due, self._end_step, work)
+        self._decoding, self._prefilling = decoding, prefilling
+        self._busy = True
+        self._clock.at(self._due, self._end_step)
 
-    def _end_step(self, work: list[tuple[Request, int]]) -> None:
-        self._timer = None
-        if self.stuck:  # the step never ends; its work is done again when the engine comes back
-            return
-        self._ending = (
-            True  # who gets a token may abort or add requests: no new step before this one is counted
-        )
-        now = time.monotonic()
-        prompt_tokens = tokens = 0
-        for request, count in work:
-            if not request.blocks:  # aborted while the step ran
-                continue
-            fresh = max(0, min(count, len(request.prompt) - request.computed))
-            prompt_tokens += fresh
-            request.computed += count
-            if request.computed >= request.known:
-                tokens += 1
-                self._emit(request, now)
-        self._observer.step(prompt_tokens, prompt_tokens + tokens)
-        self._ending = False
-        self.wake()
-        if self._timer is None:
-            self._due = 0.0
-
-    def _emit(self, request: Request, now: float) -> None:
-        previous, request.last_token = request.last_token, now
-        if request.max_tokens == 0:
-            request.first_token = now
-            self._end(request, "stop", now)
-            request.on_token("", "stop", None)
-            return
-        word = request.answer.word(request.generated)
-        request.generated += 1
-        if request.generated == 1:
-            request.first_token = now
-        self._observer.token(request, now, previous)
-        reason: str | None = None
-        stop_reason: str | None = None
-        if request.stop:
-            before = len(request.text)
-            request.text += word
-            for wanted in request.stop:
-                found = request.text.find(wanted, max(0, before - len(wanted)))
-                if found >= 0:
-                    reason, stop_reason, word = "stop", wanted, request.text[before:found]
-                    break
-        if reason is None and request.generated >= request.max_tokens:
-            reason = "length"
-        elif reason is None and not request.ignore_eos and request.generated >= request.answer.length:
-            reason, word = "stop", ""  # the last token is the one that says stop
-        if reason:
-            self._end(request, reason, now)
-        request.on_token(word, reason, stop_reason)
-
-    def _end(self, request: Request, reason: str, now: float) -> None:
-        self.running.remove(request)
-        self._free(request)
-        self._observer.finished(request, reason, now)
-
-    def _take(self, request: Request, tokens: int) -> bool:
-        """Get the blocks that ``tokens`` more tokens of ``request`` need; False if there are not so many."""
-        needed = -(-(request.computed + tokens) // self.settings.block_size) - request.blocks
-        if needed > self.free_blocks:
+    def _enter(self, request: Request, budget: int) -> bool:
+        """Let the first waiting request run, with what the prefix cache has of it; False if blocks are short."""
+        blocks, size = self.blocks, self.blocks.size
+        hits = unused = 0
+        if blocks.caching:
+            if request.hashes is None:
+                request.hashes = hashes_of(request.prompt, size)
+            # The last token is always computed: the next one comes from it.
+            hits, unused = blocks.found(request.hashes, (request.known - 1) // size)
+        tokens = min(budget, request.known - hits * size)
+        needed = -(-(hits * size + tokens) // size) - hits
+        if needed + unused > blocks.free:
             return False
-        self.free_blocks -= needed
-        request.blocks += needed
+        if hits and request.hashes is not None:
+            request.shared = request.hashes[:hits]
+            blocks.share(request.shared)
+        blocks.take(needed)
+        request.computed = hits * size
+        request.blocks = hits + needed
+        request.room = request.blocks * size
+        self.waiting.popleft()
+        self.running.append(request)
+        if not request.scheduled:
+            request.scheduled = time.monotonic()
+            request.cached = request.computed
+            self._observer.admitted(request)
         return True
 
+    def _end_step(self, _: object) -> None:
+        self._busy = False
+        if self.stuck:  # the step never ends; its work is done again when the engine comes back
+            return
+        # Who gets a token may abort or add requests: no new step before this one is counted.
+        self._busy = True
+        now = time.monotonic()
+        observer = self._observer
+        previous = 0.0
+        prompt_tokens = tokens = same = 0
+        for request in self._decoding:
+            if not request.room:  # aborted while the step ran
+                continue
+            tokens += 1
+            request.computed += 1
+            if request.last_token == previous:
+                same += 1
+            else:
+                if same:
+                    observer.tokens(same, now - previous)
+                previous, same = request.last_token, 1
+            request.last_token = now
+            self._emit(request, now)
+        if same:
+            observer.tokens(same, now - previous)
+        for request, count in self._prefilling:
+            if not request.room:
+                continue
+            request.computed += count
+            if self.blocks.caching:
+                self._publish(request)
+            if request.computed < request.known:
+                continue
+            tokens += request.max_tokens > 0
+            before, request.last_token = request.last_token, now
+            if before:  # computed again after it was put back
+                observer.tokens(1, now - before)
+            else:
+                request.first_token = now
+                prompt_tokens += len(request.prompt) - request.cached
+                observer.first_token(request, now)
+            self._emit(request, now)
+        observer.step(prompt_tokens, prompt_tokens + tokens)
+        self._busy = False
+        self.wake()
+        if not self._busy:
+            self._due = 0.0  # idle: the next step starts when somebody comes
+
+    def _emit(self, request: Request, now: float) -> None:
+        position = request.generated
+        if request.stop and self._stopped(request, now):
+            return
+        if position + 1 < request.limit:
+            request.generated = position + 1
+            request.known += 1
+            if request.on_word is not None:
+                request.on_word(request, request.answer.word(position))
+            return
+        word = request.answer.word(position) if request.reason == "length" else ""
+        self._end(request, word, None, now)
+
+    def _stopped(self, request: Request, now: float) -> bool:
+        """Whether the next word completes one of its stop strings; then it has ended before it."""
+        word, before = request.answer.word(request.generated), len(request.text)
+        request.text += word
+        for wanted in request.stop:
+            found = request.text.find(wanted, max(0, before - len(wanted)))
+            if found >= 0:
+                request.reason = "stop"
+                self._end(request, request.text[before:found], wanted, now)
+                return True
+        return False
+
+    def _end(self, request: Request, word: str, stop_reason: str | None, now: float) -> None:
+        if request.max_tokens:
+            request.generated += 1
+        self.running.remove(request)
+        self._free(request)
+        self._observer.finished(request, now)
+        request.on_end(request, word, request.reason, stop_reason)
+
     def _grow(self, request: Request, tokens: int) -> bool:
-        """``_take``, putting back younger requests until it goes; False if ``request`` itself was put back."""
-        while not self._take(request, tokens):
+        """Get the blocks that ``tokens`` more tokens of ``request`` need, putting back younger requests until
+        there are enough; False if ``request`` itself was put back."""
+        size = self.blocks.size
+        needed = -(-(request.computed + tokens) // size) - request.blocks
+        if needed <= 0:
+            return True
+        if self.blocks.caching:
+            self._publish(request)
+        while not self.blocks.take(needed):
             youngest = self.running.pop()
             self._free(youngest)
-            youngest.computed = 0
             youngest.preemptions += 1
             self.waiting.appendleft(youngest)
             self._observer.preempted()
             if youngest is request:
                 return False
+        request.blocks += needed
+        request.room = request.blocks * size
         return True
 
+    def _publish(self, request: Request) -> None:
+        """Let others share the blocks that ``request`` has filled."""
+        size, hashes = self.blocks.size, request.hashes
+        if hashes is None:
+            return
+        full = request.computed // size
+        if full > len(hashes):  # blocks of its answer: a later turn of the conversation begins with them
+            start = len(hashes) * size
+            prompt = request.prompt[start:]
+            words = request.answer.words(
+                max(0, start - len(request.prompt)), full * size - len(request.prompt)
+            )
+            previous = hashes[-1:]  # the hash before is all that the next one depends on
+            for at in range(0, (full - len(hashes)) * size, size):
+                value = hash((previous[0] if previous else 0, *[*prompt, *words][at : at + size]))
+                hashes.append(value)
+                previous = [value]
+        done = len(request.shared)
+        for value in hashes[done:full]:
+            if not self.blocks.publish(value):
+                break  # another request filled the same at the same time; ours stay private from here on
+            request.shared.append(value)
+
     def _free(self, request: Request) -> None:
-        self.free_blocks += request.blocks
-        request.blocks = 0
+        self.blocks.give_back(request.shared, request.blocks - len(request.shared))
+        request.shared = []
+        request.blocks = request.room = request.computed = 0

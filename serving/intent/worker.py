@@ -1,0 +1,60 @@
+"""The second stage's process: reads texts from a socket, answers with label number and confidence.
+
+``python -m serving.intent.worker FD MODEL ENCODER``, started by ``transformer.py``. It ends when the other end
+of the socket is closed, so that it never outlives the router. One line on standard error says why it could not
+start; its exit status is then 1.
+
+A request is a 4-byte length and that many bytes of UTF-8; an answer is a label number (4 bytes) and the
+confidence (4 bytes, float), in the order of the requests. Before the first request it says that it is ready
+by an answer with the number of labels and a confidence of 0.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import sys
+from pathlib import Path
+
+LENGTH = struct.Struct("<I")
+ANSWER = struct.Struct("<If")
+
+
+def serve(channel: socket.socket, model: Path, encoder: Path) -> None:
+    """Answer until the other end closes. Raises ModelError if the files cannot be used."""
+    from serving.intent.encoder import load_encoder
+    from serving.intent.ngram import load_ngram
+
+    second = load_encoder(encoder, load_ngram(model))
+    channel.sendall(ANSWER.pack(len(second.labels), 0.0))
+    with channel.makefile("rb") as requests:
+        while len(header := requests.read(LENGTH.size)) == LENGTH.size:
+            text = requests.read(LENGTH.unpack(header)[0]).decode("utf-8", "replace")
+            label, confidence = second.classify(text)
+            channel.sendall(ANSWER.pack(second.labels.index(label), confidence))
+
+
+def main() -> int:
+    """Run on the socket whose descriptor is the first argument."""
+    from serving.intent.ngram import ModelError
+
+    # Ctrl-C reaches the whole terminal's group; the router decides when we end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    try:
+        serve(channel, Path(sys.argv[2]), Path(sys.argv[3]))
+    except ModelError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    return 0
+
+
+if __name__ == "__main__":
+    # One thread: products this small gain nothing from more, and the other cores belong to the router.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"
+    sys.exit(main())
