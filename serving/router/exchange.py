@@ -247,8 +247,10 @@ class Exchange:
                 # and a client that reuses it at once would lose a second request to a reset.
                 self.client.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(event), event))
             self.client.answered()
-        else:
+        elif self.http10 or (upstream is not None and upstream.until_close):
             self.client.reset()
+        else:
+            self.client.abort()
 
     # --- ends ---
 

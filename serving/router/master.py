@@ -251,6 +251,11 @@ class Master:
                     f"router on {_urls(r)}, admin API on http://{r.admin_host}:{r.admin_port}, "
                     f"{len(self.members.current)} replicas, {n} worker{'s' if n > 1 else ''}",
                 )
+                if self.admin_token is None and not _loopback(r.admin_host):
+                    say(
+                        f"whoever reaches {r.admin_host}:{r.admin_port} may drain replicas: "
+                        "set router.admin_token_file, or router.admin_host to 127.0.0.1"
+                    )
             await self._until_stop(tasks)
             await self._end()
         finally:
@@ -307,3 +312,7 @@ def _urls(r: Any) -> str:
     host = f"[{r.host}]" if ":" in r.host else r.host
     unix = f" and unix:{r.unix_socket}" if r.unix_socket is not None else ""
     return f"{scheme}://{host}:{r.port}{unix}"
+
+
+def _loopback(host: str) -> bool:
+    return host == "localhost" or host == "::1" or host.startswith("127.")

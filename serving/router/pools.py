@@ -30,11 +30,23 @@ class View:
     __slots__ = ("eligible", "has", "members", "policy", "rotating")
 
     def __init__(self, strategy: str, members: Sequence[Replica]) -> None:
-        self.members = list(members)
-        self.has = frozenset(members)
+        self.members: list[Replica] = []
+        self.has: frozenset[Replica] = frozenset()
         self.eligible = Eligible()
         self.rotating: set[Replica] = set()  # in rotation, whether they may take more now or not
         self.policy = policies.load(strategy)
+        self.set_members(members)
+
+    def set_members(self, members: Sequence[Replica]) -> None:
+        """The policy keeps what it knows: keys stay with the replicas that stay."""
+        if self.members == members:
+            return
+        self.members = list(members)
+        has = frozenset(members)
+        for gone in self.has - has:
+            self.eligible.discard(gone)
+            self.rotating.discard(gone)
+        self.has = has
         self.policy.set_replicas(self.members)
 
 
@@ -81,15 +93,12 @@ class Pool:
         """Those that are left keep their counts; a view per model where there are several."""
         self.members = [r for r in members if self.takes(r)]
         names = {str(m.get("id")) for r in self.members for m in r.models}
-        if self.everyone.members != self.members or self.everyone.policy.name != self.strategy:
-            self.everyone = View(self.strategy, self.members)
+        self.everyone = self._view(self.everyone, self.members)
         before, self.by_model = self.by_model, {}
         if len(names) > 1:
             for name in names:
                 serving = [r for r in self.members if any(m.get("id") == name for m in r.models)]
-                old = before.get(name)
-                same = old is not None and old.members == serving and old.policy.name == self.strategy
-                self.by_model[name] = old if same and old is not None else View(self.strategy, serving)
+                self.by_model[name] = self._view(before.get(name), serving)
         for r in list(self.in_flight):
             if r not in self.everyone.has and not self.in_flight[r]:
                 del self.in_flight[r]
@@ -106,6 +115,12 @@ class Pool:
         elif not counted:
             self.in_flight.clear()
         self.counted = counted
+
+    def _view(self, known: View | None, members: Sequence[Replica]) -> View:
+        if known is None or known.policy.name != self.strategy:
+            return View(self.strategy, members)
+        known.set_members(members)
+        return known
 
     def view(self, model: str | None) -> View:
         return self.by_model.get(model, self.everyone) if model is not None else self.everyone

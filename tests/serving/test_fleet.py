@@ -8,8 +8,6 @@ import pytest
 from serving.fleet import load
 from serving.fleet.discovery import static
 from serving.fleet.load import Load
-from serving.fleet.replica import Replica
-from serving.router.policies import least_work
 
 PAGE = b"""# HELP vllm:num_requests_running x
 # TYPE vllm:num_requests_running gauge
@@ -110,46 +108,3 @@ def test_a_replica_that_can_t_be_understood_is_refused_with_the_cure(texts: list
     with pytest.raises(ValueError, match=r".") as e:
         static.parse_all(texts)
     assert words in str(e.value)
-
-
-def _fleet(n: int) -> list[Replica]:
-    replicas = [static.parse(f"r{i}=http://127.0.0.1:{10_000 + i}") for i in range(n)]
-    for r in replicas:
-        r.enter("ready", "")
-        r.running, r.waiting, r.kv_usage = 4, 0, 0.1
-    return replicas
-
-
-def test_the_least_loaded_of_a_small_fleet_is_chosen() -> None:
-    replicas = _fleet(12)
-    replicas[7].running = 1
-    assert {least_work.choose(replicas, [], 32, 0.85) for _ in range(20)} == {replicas[7]}
-
-
-def test_our_own_count_counts_when_the_engines_is_older() -> None:
-    replicas = _fleet(2)
-    replicas[0].attempts.update(range(5))
-    assert least_work.choose(replicas, [], 32, 0.85) is replicas[1]
-
-
-def test_a_degraded_replica_is_taken_only_when_the_others_have_much_more() -> None:
-    replicas = _fleet(2)
-    replicas[0].enter("degraded", "")
-    assert least_work.choose(replicas, [], 32, 0.85) is replicas[1]
-    replicas[1].running = 20
-    assert least_work.choose(replicas, [], 32, 0.85) is replicas[0]
-
-
-def test_equal_work_is_spread() -> None:
-    replicas = _fleet(4)
-    assert {least_work.choose(replicas, [], 32, 0.85) for _ in range(200)} == set(replicas)
-
-
-def test_the_one_ready_replica_of_3072_is_found() -> None:
-    replicas = _fleet(3072)
-    for r in replicas:
-        r.enter("down", "")
-    assert least_work.choose(replicas, [], 32, 0.85) is None
-    replicas[1234].enter("ready", "")
-    assert least_work.choose(replicas, [], 32, 0.85) is replicas[1234]
-    assert least_work.choose(replicas, [replicas[1234]], 32, 0.85) is None
