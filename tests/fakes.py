@@ -32,6 +32,7 @@ class FakeEngine:
         self.script = list(script) or ["auto"]
         self.model = model
         self.requests: list[tuple[str, dict[str, str], bytes]] = []  # what clients sent, probes left out
+        self.heads: list[bytes] = []  # of the same, as they came
         self.probes = 0
         self.open = 0  # inference requests that are being answered now
         self.aborted = 0  # whose connection went away before the answer ended
@@ -69,14 +70,14 @@ class FakeEngine:
         try:
             while await self._one(reader, writer):
                 pass
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except (ConnectionError, asyncio.IncompleteReadError, RuntimeError):  # the last: uvloop, of a closed one
             pass
         finally:
             self._writers.discard(writer)
             writer.transport.abort()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         first, *lines = head.strip().split("\r\n")
         headers = {k.lower(): v.strip() for k, _, v in (x.partition(":") for x in lines)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
@@ -91,13 +92,14 @@ class FakeEngine:
             self.probes += 1
             return await self._send(writer, self.probe(), self.probe_status)
         self.requests.append((f"{method} {path}", headers, body))
+        self.heads.append(head.encode("latin-1"))
         how = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         if how == "auto":
             how = "stream" if b'"stream": true' in body or b'"stream":true' in body else "answer"
         self.open += 1
         try:
             return bool(await getattr(self, f"_{how}")(reader, writer))
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except (ConnectionError, asyncio.IncompleteReadError, RuntimeError):
             self.aborted += 1
             raise
         finally:

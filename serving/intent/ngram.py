@@ -1,4 +1,4 @@
-"""First stage: a linear model over words, word pairs, three-character runs of Chinese, and parts of words.
+"""First stage: a linear model over words, pairs of words, and parts of words; a Chinese character is a word.
 
 Training is in ``training.py``; here is what the router runs for each request, in pure Python. The score of a
 label is the sum of its weights over the text's features, divided by the square root of the number of tokens;
@@ -39,8 +39,8 @@ _FIELD = 20
 _HALF = 1 << (_FIELD - 1)
 _MASK = (1 << _FIELD) - 1
 
-WORD, PAIR, TRIPLE, PART = "1", "2", "3", "~"
-"""What names of features start with: a token, two and three tokens written together, a part of a word."""
+WORD, PAIR, PART = "1", "2", "~"
+"""What names of features start with: a token, two tokens written together, a part of a word."""
 
 MAX_WORDS = 100_000
 """Words whose sum is remembered. Later unknown ones are worked out each time: slower, never more memory."""
@@ -135,7 +135,7 @@ class NgramModel:
     """A trained first stage. ``classify`` is what the router calls; it keeps no state but the word cache.
 
     ``features`` maps a feature's name to its weights in 1/256, one a label: its first character is its
-    kind (``WORD``, ``PAIR``, ``TRIPLE``, ``PART``). ``prior`` has the labels' own weights (not divided by anything).
+    kind (``WORD``, ``PAIR``, ``PART``). ``prior`` has the labels' own weights (not divided by anything).
     """
 
     def __init__(
@@ -152,8 +152,7 @@ class NgramModel:
         own: dict[str, int] = {}
         of_parts: dict[str, tuple[int, ...]] = {}
         pairs: dict[str, int] = {}
-        triples: dict[str, int] = {}
-        tables = {WORD: own, PAIR: pairs, TRIPLE: triples}
+        tables = {WORD: own, PAIR: pairs}
         for name, weights in features.items():
             kind, text = name[:1], name[1:]
             if kind == PART:
@@ -163,7 +162,7 @@ class NgramModel:
         self._words = _Words(own, of_parts)
         for word in own:
             self._words[word]  # filled now rather than under load
-        self._pairs, self._triples = pairs, triples
+        self._pairs = pairs
         self._prior = [p / SCALE / temperature for p in prior]
         self._offset = pack([_HALF] * len(labels))
         self._shifts = [_FIELD * i for i in range(len(labels))]
@@ -183,10 +182,7 @@ class NgramModel:
         """Each label's score, already divided by the temperature: softmax gives the probabilities."""
         found = tokens(text)
         total = sum(map(self._words.__getitem__, found), self._offset)
-        pairs = list(map(add, found, found[1:]))
-        total += sum(map(self._pairs.get, pairs, repeat(0)))
-        if not text.isascii():
-            total += sum(map(self._triples.get, map(add, pairs, found[2:]), repeat(0)))
+        total += sum(map(self._pairs.get, map(add, found, found[1:]), repeat(0)))
         factor = self._factor[len(found)]
         return [
             ((total >> shift & _MASK) - _HALF) * factor + prior

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from serving.intent.augment import variants
 from serving.intent.lines import Example
-from serving.intent.ngram import LARGEST, PAIR, PART, SCALE, TRIPLE, WORD, NgramModel, parts, tokens
+from serving.intent.ngram import LARGEST, PAIR, PART, SCALE, WORD, NgramModel, parts, tokens
 from serving.intent.vectors import WordVectors
 
 Floats = npt.NDArray[np.float32]
@@ -62,9 +62,6 @@ def features(text: str) -> tuple[dict[str, float], int]:
             add(PART + run, 1.0 / len(runs))
     for pair in zip(found, found[1:], strict=False):
         add(PAIR + "".join(pair), 1.0)
-    if not text.isascii():
-        for triple in zip(found, found[1:], found[2:], strict=False):
-            add(TRIPLE + "".join(triple), 1.0)
     return counted, len(found)
 
 

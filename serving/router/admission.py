@@ -51,6 +51,8 @@ def none_free(server: Server, exchange: Exchange, pool: Pool, view: View) -> Non
         until = now + pool.max_wait
         if exchange.span is not None:
             exchange.span.event("queued")
+        if exchange.timer is not None:
+            exchange.timer.cancel()  # for a hedge of the attempt before
         exchange.timer = server.loop.call_later(until - now, _waited_out, server, exchange)
 
 
@@ -76,7 +78,7 @@ def leave(server: Server, exchange: Exchange) -> None:
 def serve(server: Server) -> None:
     """Give those that wait what has become free."""
     for pool in server.by_priority:
-        if not pool.waiting or not pool.everyone.eligible:
+        if not pool.waiting or not pool.may_serve():
             continue
         for exchange in pool.queue():
             if not exchange.wait_began:
@@ -86,8 +88,8 @@ def serve(server: Server) -> None:
             if replica is not None:
                 leave(server, exchange)
                 server.send_waiting(exchange, replica)
-            if not pool.everyone.eligible:
-                break
+                if not pool.may_serve():
+                    break
 
 
 def refuse(server: Server, exchange: Exchange, pool: Pool, reason: str) -> None:

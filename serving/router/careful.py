@@ -82,6 +82,9 @@ class CarefulParser:
         if b"content-length" in names and b"transfer-encoding" in names:
             self.refusal = (400, "bad_http", "Content-Length and Transfer-Encoding exclude each other")
             return
+        if names.count(b"host") > 1:  # RFC 9112 3.2
+            self.refusal = (400, "bad_http", "there is more than one Host")
+            return
         for name, value in self.headers:
             if name == b"content-length":
                 self.refusal = self.refusal or body_too_large(int(value), self.settings.max_body_bytes)

@@ -190,7 +190,7 @@ class Client(asyncio.Protocol):
             lines = heads.without(lines, name)
         close = http10 or special.get(b"connection") == b"close"
         head = heads.RequestHead(method, url, route, lines, special, http10=http10, close=close)
-        if usual is not None and not close:
+        if usual is not None and not close and end <= heads.MAX_KEPT_HEAD:
             head.keep(data[: end + 4])
             self.known = head if head.before else None
         return head

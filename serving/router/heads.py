@@ -34,6 +34,9 @@ SPECIAL_RESPONSE = frozenset(
 HOP_RESPONSE = SPECIAL_RESPONSE - {b"content-length", b"content-type", b"transfer-encoding"}
 #: Names in any spelling that were found to be nothing special. Clients choose them, so their number is bounded.
 MAX_PLAIN = 4096
+MAX_NAME = 64  # bytes of such a name; longer ones are looked at each time
+#: A request head larger than this is not kept on its connection: 10,000 of them would be gigabytes.
+MAX_KEPT_HEAD = 8192
 #: ``Connection: keep-alive`` says what HTTP/1.1 means anyway; these values need no care.
 PLAIN_CONNECTION = (b"keep-alive", b"Keep-Alive", b"close")
 
@@ -60,7 +63,7 @@ class Names:
                 if lower in found:
                     return None
                 found[lower] = headers[name]
-            elif len(plain) < MAX_PLAIN:
+            elif len(plain) < MAX_PLAIN and len(name) <= MAX_NAME:
                 plain.add(name)
         return found
 

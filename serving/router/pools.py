@@ -63,6 +63,7 @@ class Pool:
         self.by_model: dict[str, View] = {}
         self.waiting = 0
         self._lanes: dict[int, dict[Exchange, None]] = {}
+        self._waiting_for: dict[str | None, int] = {}  # how many by model
         self.configure(settings, config)
         self.everyone = View(self.strategy, ())
 
@@ -169,6 +170,7 @@ class Pool:
     def enqueue(self, exchange: Exchange) -> None:
         self._lanes.setdefault(exchange.priority, {})[exchange] = None
         self.waiting += 1
+        self._waiting_for[exchange.model] = self._waiting_for.get(exchange.model, 0) + 1
 
     def leave(self, exchange: Exchange) -> bool:
         """Whether it was waiting."""
@@ -177,7 +179,16 @@ class Pool:
             return False
         del lane[exchange]
         self.waiting -= 1
+        left = self._waiting_for[exchange.model] - 1
+        if left:
+            self._waiting_for[exchange.model] = left
+        else:
+            del self._waiting_for[exchange.model]
         return True
+
+    def may_serve(self) -> bool:
+        """Whether a replica is free for one of the models that are waited for: else nobody need be looked at."""
+        return any(self.view(model).eligible for model in self._waiting_for)
 
     def queue(self) -> Iterator[Exchange]:
         """In the order in which they are served; may be changed meanwhile."""

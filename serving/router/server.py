@@ -540,9 +540,11 @@ class Server:
         """Cuts clients that let their time run out, for as long as the router lives."""
         while True:
             await asyncio.sleep(min(0.5, self.settings.request_timeout / 5, self.settings.send_timeout / 5))
-            now = monotonic()
-            for client in [c for c in self.clients if c.expires and c.expires < now]:
-                client.expired()
+            self._expire(monotonic())
+
+    def _expire(self, now: float) -> None:
+        for client in [c for c in self.clients if c.expires and c.expires < now]:
+            client.expired()
 
     def stop_accepting(self) -> None:
         """No new requests from now on; connections that are idle close."""

@@ -27,7 +27,10 @@ class Ask:
 
     def bytes(self) -> list[bytes]:
         """As it goes over the wire, in pieces."""
-        content: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x" * self.padding}]}
+        content: dict[str, Any] = {
+            "model": "m",
+            "messages": [{"role": "user", "content": "x" * self.padding}],
+        }
         if self.stream:
             content["stream"] = True
         body = json.dumps(content).encode()

@@ -291,20 +291,22 @@ def test_each_that_waited_is_sent_once_when_replicas_come_back_nearly_full(depth
     """Sending one can take its replica out, which serves the others in the middle of serving."""
 
     async def go() -> None:
-        engines = [HeldEngine("answer") for _ in range(2)]
+        engines = [HeldEngine("answer") for _ in range(4)]
         for e in engines:
             e.metrics["usage"] = 1.0
-        async with router(*engines, max_queue_depth=depth) as r:
+        async with router(*engines, max_queue_depth=depth, load_interval=60) as r:
             await until(lambda: all(x.kv_usage == 1.0 for x in r.server.replicas))
             asked = []
             for n in range(6):
                 asked.append(await Asked.ask(r, extra=f"x-n: {n}\r\n"))
             await until(lambda: r.server.waiting == 6)
-            for replica in r.server.replicas:
-                replica.kv_usage, replica.waiting = 0.0, depth
-                r.server.apply_load(replica)
-            for e in engines:
-                e.metrics["usage"] = 0.0
+            nearly_full, *free = r.server.replicas
+            nearly_full.kv_usage, nearly_full.waiting = 0.0, depth
+            for replica in free:
+                replica.kv_usage = 0.0
+                r.server.all_pools[0].settle(replica)
+            r.server.apply_load(nearly_full)
+            assert r.server.waiting == 0
             assert [(await a.answer())[0] for a in asked] == [200] * 6
             assert sorted(n for e in engines for n in e.asked) == list("012345")
             await at_rest(r)

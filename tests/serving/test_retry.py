@@ -123,7 +123,7 @@ def test_after_the_first_byte_there_is_no_second_attempt(how: str) -> None:
         async with router(*engines, ejection=NO_EJECTION) as r:
             a = await Asked.ask(r, STREAM)
             status, _, body = await a.answer()
-            assert status == 200
+            assert status in (200, 0)  # a reset may overtake what came before it
             assert b'"code": "replica_failed"' in body or not body.endswith(b"0\r\n\r\n")
             assert sum(len(e.requests) for e in engines) == 1
             assert r.counted(RETRIES) == 0
@@ -212,9 +212,16 @@ async def test_when_both_attempts_fail_the_client_gets_one_error() -> None:
     async with router(a, b, retry={"hedge_after": 0.1}, ejection=NO_EJECTION) as r:
         asked = await Asked.ask(r)
         await until(lambda: (a.open, b.open) == (1, 1))
-        for replica in r.server.replicas:
-            for attempt in list(replica.attempts):
-                attempt.fail_attempt("reset")
+        exchange = next(iter(r.server.clients)).exchange
+
+        def all_failed() -> bool:
+            """The first attempt may be followed by another, where the hedge has failed before it."""
+            for replica in r.server.replicas:
+                for attempt in list(replica.attempts):
+                    attempt.fail_attempt("reset")
+            return bool(exchange.done)
+
+        await until(all_failed)
         status, _, body = await asked.answer()
         assert (status, code_of(body)) == (502, "replica_failed")
         assert r.counted(HEDGES, "sent") == r.counted(HEDGES, "won") + r.counted(HEDGES, "lost") == 1

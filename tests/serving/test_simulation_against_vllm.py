@@ -42,6 +42,8 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 REQUESTS = {1: 30, 4: 160, 8: 320}
 # Simulated replicas that are asked at once for each number of users: the more answers, the steadier their P99.
 COPIES = 4
+# A round that misses is followed by another one, and all answers count: chance averages out, a wrong model stays.
+ROUNDS = 3
 _PRECEDENCE = -10  # of nice
 
 
@@ -91,7 +93,7 @@ def simulated(profile: Path, count: int) -> Iterator[list[str]]:
         process.wait(20)
 
 
-async def ask_real(url: str, profile: Profile) -> tuple[dict[int, list[Timed]], dict[int, float]]:
+async def ask_real(url: str, profile: Profile, seed: int) -> tuple[dict[int, list[Timed]], dict[int, float]]:
     """Answers by users, and how many times slower than in the profile the machine was meanwhile."""
     source = random.Random()
     times = Times(profile)
@@ -99,7 +101,7 @@ async def ask_real(url: str, profile: Profile) -> tuple[dict[int, list[Timed]], 
     probes = [await load(url, MODEL, [(16, 12)] * 4, 1, source)]
     found = {}
     for users, count in REQUESTS.items():
-        found[users] = await load(url, MODEL, requests(count), users, source, 0.15)
+        found[users] = await load(url, MODEL, requests(count, seed), users, source, 0.15)
         probes.append(await load(url, MODEL, [(16, 12)] * 4, 1, source))
     around = {
         users: statistics.mean(t.total for t in before + after) / expected
@@ -142,28 +144,37 @@ def quantities(timed: list[Timed]) -> dict[str, float]:
     return found
 
 
+def compared(theirs: list[Timed], ours: list[Timed]) -> list[tuple[str, float, float]]:
+    """(name, real, simulated) of what is compared, seconds."""
+    expected, got = quantities(theirs), quantities(ours)
+    return [(name, expected[name], got[name]) for name in expected]
+
+
 def test_clients_see_the_times_of_the_real_engine(real: str, tmp_path: Path) -> None:
     """P50 and P99 of TTFT and end to end within 20 % at 1, 4 and 8 users."""
     profile = uvloop.run(measure(real, MODEL, 16, 256, seconds=20, progress=print))
     print(dump(profile))
-    theirs, factors = uvloop.run(ask_real(real, profile))
-    with contextlib.ExitStack() as stack:
-        urls = {}
-        for users, factor in factors.items():
-            path = tmp_path / f"{users}.yaml"
-            path.write_text(dump(stretched(profile, factor)))
-            urls[users] = stack.enter_context(simulated(path, COPIES))
-        ours = uvloop.run(ask_simulated(urls))
-    rows = []
-    for users in REQUESTS:
-        expected, got = quantities(theirs[users]), quantities(ours[users])
-        rows += [
-            (users, name, expected[name], got[name], got[name] / expected[name] - 1) for name in expected
-        ]
-    table = "\n".join(
-        f"{users} users, {name}: real {a * 1e3:.0f} ms, simulated {b * 1e3:.0f} ms, {off:+.0%}"
-        for users, name, a, b, off in rows
-    )
-    table += "\n" + ", ".join(f"stretched by {factor:.2f} at {users}" for users, factor in factors.items())
-    print(table)
-    assert all(abs(off) <= 0.2 for *_, off in rows), f"\n{table}"
+    theirs: dict[int, list[Timed]] = {users: [] for users in REQUESTS}
+    ours: dict[int, list[Timed]] = {users: [] for users in REQUESTS}
+    for seed in range(ROUNDS):
+        found, factors = uvloop.run(ask_real(real, profile, seed))
+        with contextlib.ExitStack() as stack:
+            urls = {}
+            for users, factor in factors.items():
+                path = tmp_path / f"{users}.yaml"
+                path.write_text(dump(stretched(profile, factor)))
+                urls[users] = stack.enter_context(simulated(path, COPIES))
+            simulation = uvloop.run(ask_simulated(urls))
+        for users in REQUESTS:
+            theirs[users] += found[users]
+            ours[users] += simulation[users]
+        rows = [(users, *row) for users in REQUESTS for row in compared(theirs[users], ours[users])]
+        table = "\n".join(
+            f"{users} users, {name}: real {a * 1e3:.0f} ms, simulated {b * 1e3:.0f} ms, {b / a - 1:+.0%}"
+            for users, name, a, b in rows
+        )
+        stretch = ", ".join(f"{factor:.2f} at {users}" for users, factor in factors.items())
+        print(f"{table}\nround {seed}, stretched by {stretch}")
+        if all(abs(b / a - 1) <= 0.2 for *_, a, b in rows):
+            return
+    pytest.fail(f"off by more than 20 %\n{table}")

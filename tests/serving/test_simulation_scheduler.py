@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from serving.engines.simulation import scheduler
+from serving.engines.simulation import scheduler, sequence
 from serving.engines.simulation.metrics import Metrics
 from serving.engines.simulation.profile import Profile, Times
-from serving.engines.simulation.scheduler import Engine, Request
+from serving.engines.simulation.scheduler import Engine
+from serving.engines.simulation.sequence import Request
 from serving.engines.simulation.text import Answer, Prompt
 
 
@@ -36,7 +37,8 @@ class VirtualClock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualClock]:
     virtual = VirtualClock()
-    monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: virtual.now))
+    for module in (scheduler, sequence):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: virtual.now))
     return virtual
 
 

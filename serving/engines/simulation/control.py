@@ -12,7 +12,8 @@ import re
 from typing import Any
 
 from . import api, faults
-from .http import Connection, Connections, HttpRequest, Owner
+from .connections import Connections, Owner
+from .http import Connection, HttpRequest
 from .replicas import Replica
 
 _FAULT = re.compile(r"/replicas/([^/]{1,200})/fault")

@@ -174,7 +174,7 @@ class _Run:
 
     async def beside(self) -> float:
         """Milliseconds of a step that computes a prompt beside one answer."""
-        gaps = []
+        gaps: list[float] = []
         began = time.monotonic()
         while len(gaps) < 3 or time.monotonic() - began < self._seconds / 15:
             answer = asyncio.create_task(self._apart(_SHORT, 12))

@@ -9,7 +9,7 @@ import time
 from bisect import bisect_left
 from functools import lru_cache
 
-from .scheduler import Observer, Request
+from .sequence import Observer, Request
 
 # Buckets of vLLM 0.32 (vllm/v1/metrics/buckets.py) and of its HTTP instrumentator.
 _TTFT: tuple[float, ...] = (

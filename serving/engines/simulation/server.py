@@ -12,8 +12,9 @@ from random import Random
 
 from . import answers, api
 from .clock import Clock
+from .connections import KEEP_ALIVE_SECONDS, Connections, Owner
 from .faults import Faults
-from .http import KEEP_ALIVE_SECONDS, Connection, Connections, HttpRequest, Owner
+from .http import Connection, HttpRequest
 from .metrics import Metrics
 from .page import Page
 from .profile import Profile, Times

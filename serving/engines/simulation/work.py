@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from . import answers, api
 from .http import Connection, HttpRequest
-from .scheduler import Request
+from .sequence import Request
 from .text import Answer, Prompt, embedding
 
 if TYPE_CHECKING:
