@@ -70,8 +70,8 @@ class FakeEngine:
         try:
             while await self._one(reader, writer):
                 pass
-        except (ConnectionError, asyncio.IncompleteReadError, RuntimeError):  # the last: uvloop, of a closed one
-            pass
+        except (ConnectionError, asyncio.IncompleteReadError, RuntimeError):
+            pass  # the last: uvloop's, of a connection that is closed
         finally:
             self._writers.discard(writer)
             writer.transport.abort()

@@ -9,8 +9,10 @@ import random
 from collections.abc import Sequence
 
 _ADDED = {
-    "en": ("hi, ", "hey ", "quick question: ", "please help. ", "so ", "um ", "sorry if this is silly but ")
-    + ("could you tell me ", "i was wondering, ", "serious question, ", "ok so "),
+    "en": (
+        *("hi, ", "hey ", "quick question: ", "please help. ", "so ", "um ", "sorry if this is silly but "),
+        *("could you tell me ", "i was wondering, ", "serious question, ", "ok so "),
+    ),
     "zh": ("请问", "你好，", "问一下，", "求助：", "那个，", "麻烦问下", "各位，", "想咨询一下，", "急！"),
 }
 _ENDS = {

@@ -38,7 +38,9 @@ class Classifier:
         return await self.second.classify(text) or answer
 
 
-def load(path: str | Path = "default", second_stage: bool = True, time_limit: float = TIME_LIMIT) -> Classifier:
+def load(
+    path: str | Path = "default", second_stage: bool = True, time_limit: float = TIME_LIMIT
+) -> Classifier:
     """The bundled model (``default``) or that of a file which ``exaserve intent train`` wrote.
 
     ``time_limit`` in seconds is the second stage's. Raises ModelError, whose text names the file and the cure,

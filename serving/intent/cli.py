@@ -29,7 +29,8 @@ def train(
     file: _File,
     out: Annotated[Path, typer.Option(help="Where the model goes.")] = Path("intent.npz"),
     second: Annotated[
-        bool, typer.Option("--second/--no-second", help="The second stage too: its last layer is fitted anew.")
+        bool,
+        typer.Option("--second/--no-second", help="The second stage too: its last layer is fitted anew."),
     ] = True,
 ) -> None:
     """Train a model on your own texts and labels (numpy; seconds to a minute)."""
@@ -55,7 +56,9 @@ def train(
             fit_second(examples, model, encoder, lambda text: typer.echo(f"  {text}", err=True))
             typer.echo(f"{encoder}: {encoder.stat().st_size / 1e6:.1f} MB (the second stage)")
         elif encoder.exists():
-            typer.echo(f"{encoder} is there from an earlier training; delete it if its labels differ", err=True)
+            typer.echo(
+                f"{encoder} is there from an earlier training; delete it if its labels differ", err=True
+            )
     except OSError as error:
         _fail(f"{error.filename or out}: {error.strerror or error}", 1)
     except (lines.LinesError, ModelError) as error:

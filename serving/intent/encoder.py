@@ -42,7 +42,9 @@ class Encoder:
         self._heads = int(header["heads"])
         names = bytes(arrays["pieces"]).decode().split("\n")
         replaced = {int(k): str(v) for k, v in header["replaced"].items()}
-        self._pieces = Pieces(names, arrays["piece_scores"].astype(float).tolist(), replaced, int(header["pieces"]))
+        self._pieces = Pieces(
+            names, arrays["piece_scores"].astype(float).tolist(), replaced, int(header["pieces"])
+        )
         self._codes, self._scales = arrays["embedding"], arrays["embedding_scales"]
         if len(self._codes) != len(names) or len(self._scales) != len(names):
             raise ValueError("pieces and embedding disagree")
@@ -87,7 +89,9 @@ class _Layer:
         self._heads = heads
         self._qkv, self._attended = weights("qkv"), weights("attended")
         self._up, self._down = weights("up"), weights("down")
-        self._bias = {n: arrays[f"{at}.{n}.bias"].astype(np.float32) for n in ("qkv", "attended", "up", "down")}
+        self._bias = {
+            n: arrays[f"{at}.{n}.bias"].astype(np.float32) for n in ("qkv", "attended", "up", "down")
+        }
         self._middle, self._end = _norm_of(arrays, f"{at}.middle"), _norm_of(arrays, f"{at}.end")
 
     def __call__(self, x: Floats) -> Floats:
@@ -106,8 +110,6 @@ class _Layer:
         bent = np.float32(-1.5957691) * (up + np.float32(0.044715) * up * up * up)
         up /= 1.0 + np.exp(np.minimum(bent, np.float32(60.0)))
         return _normalise(x + up @ self._down + self._bias["down"], self._end)
-
-
 
 
 def _norm_of(arrays: dict[str, Any], name: str) -> tuple[Floats, Floats]:

@@ -102,7 +102,10 @@ def timing(found: dict[str, Any]) -> str:
 
 def _matrix(part: dict[str, Any]) -> list[str]:
     names = list(part["confusion"])
-    lines = ["| is \\ said | " + " | ".join(names) + " | recall | precision |", "|---|" + "---:|" * (len(names) + 2)]
+    lines = [
+        "| is \\ said | " + " | ".join(names) + " | recall | precision |",
+        "|---|" + "---:|" * (len(names) + 2),
+    ]
     for name in names:
         row = " | ".join(str(part["confusion"][name][said]) for said in names)
         label = part["labels"][name]

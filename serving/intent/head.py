@@ -54,7 +54,7 @@ def fit_second(
 
     header |= {"labels": model.labels, "mix": 0.0, "temperature": fit_temperature(outside, answers)}
     header["about"] = {"examples": len(examples), "encoder": "bundled"}
-    write(to, header, arrays)
+    write(to, header, arrays, compress=False)
 
 
 def _regression(x: Floats, answers: npt.NDArray[np.int64], labels: int) -> tuple[Floats, Floats]:

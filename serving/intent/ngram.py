@@ -119,7 +119,8 @@ class _Words(dict[str, int]):
         total = self._own.get(word, 0)
         found = parts(word)
         if found:
-            sums = [sum(column) for column in zip(*(self._parts.get(p, ()) for p in found if p in self._parts))]
+            known = [self._parts[p] for p in found if p in self._parts]
+            sums = [sum(column) for column in zip(*known, strict=True)]
             total += pack(round(s / len(found)) for s in sums)
         if len(self) < MAX_WORDS:
             self[word] = total
@@ -217,7 +218,7 @@ def save(
     write(path, header, {"names": named, "weights": np.ascontiguousarray(weights.T)})
 
 
-def write(path: Path, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+def write(path: Path, header: Mapping[str, Any], arrays: Mapping[str, Any], compress: bool = True) -> None:
     """Write header and arrays as ``read_header`` reads them, whole or not at all."""
     import os
 
@@ -227,7 +228,7 @@ def write(path: Path, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> N
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with unfinished.open("wb") as file:
-            np.savez_compressed(file, header=said, **arrays)
+            (np.savez_compressed if compress else np.savez)(file, header=said, **arrays)
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)

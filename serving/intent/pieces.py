@@ -23,7 +23,9 @@ class Pieces:
     Of a longer text the first three quarters and the last quarter of that many are kept.
     """
 
-    def __init__(self, pieces: Sequence[str], scores: Sequence[float], replaced: dict[int, str], most: int) -> None:
+    def __init__(
+        self, pieces: Sequence[str], scores: Sequence[float], replaced: dict[int, str], most: int
+    ) -> None:
         self._replaced = replaced
         self._found = {p: (i, scores[i]) for i, p in enumerate(pieces) if i >= SPECIAL}
         self._longest = max(map(len, self._found))

@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +61,7 @@ def features(text: str) -> tuple[dict[str, float], int]:
         runs = parts(word)
         for run in runs:
             add(PART + run, 1.0 / len(runs))
-    for pair in zip(found, found[1:], strict=False):
+    for pair in pairwise(found):
         add(PAIR + "".join(pair), 1.0)
     return counted, len(found)
 
@@ -92,7 +93,9 @@ class Table:
         self.values = np.array(values, dtype=np.float32)
         self.starts = np.array(starts, dtype=np.int64)
 
-    def rows(self, which: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats]:
+    def rows(
+        self, which: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats]:
         """Row (position in ``which``), column and value of every entry of those texts."""
         lengths = self.starts[which + 1] - self.starts[which]
         row = np.repeat(np.arange(len(which)), lengths)
@@ -124,7 +127,10 @@ def fit(table: Table, targets: Floats, weight: Floats, epochs: int, seed: int, s
             lost -= float((weight[which, None] * targets[which] * np.log(chances + 1e-9)).sum())
             wrong = (chances - targets[which]) * weight[which, None]
             touched, place = np.unique(column, return_inverse=True)
-            slope = _sums(place, wrong[row] * kept[:, None], len(touched)) + _SHRINK * len(which) * weights[touched]
+            slope = (
+                _sums(place, wrong[row] * kept[:, None], len(touched))
+                + _SHRINK * len(which) * weights[touched]
+            )
             squares[touched] += slope**2
             weights[touched] -= rate * slope / np.sqrt(squares[touched])
             slope_vector = dense.T @ wrong + _VECTOR_SHRINK * len(which) * by_vector
@@ -137,7 +143,9 @@ def fit(table: Table, targets: Floats, weight: Floats, epochs: int, seed: int, s
     return Fitted(list(table.known), weights, prior, by_vector)
 
 
-def train(examples: Sequence[Example], say: Say = lambda _: None, seed: int = 0) -> tuple[NgramModel, dict[str, tuple[int, ...]], tuple[int, ...]]:
+def train(
+    examples: Sequence[Example], say: Say = lambda _: None, seed: int = 0
+) -> tuple[NgramModel, dict[str, tuple[int, ...]], tuple[int, ...]]:
     """The first stage for these examples: the model, and the weights that ``ngram.save`` writes.
 
     Labels are sorted. Raises ValueError for fewer than two labels, or a label with fewer than two examples.
@@ -145,9 +153,7 @@ def train(examples: Sequence[Example], say: Say = lambda _: None, seed: int = 0)
     labels = label_names(examples)
     vectors = WordVectors.bundled()
     chance = random.Random(seed)  # noqa: S311  not for secrets
-    copies = [
-        [e.text, *variants(e.text, e.lang, VARIANTS, chance)] for e in examples
-    ]
+    copies = [[e.text, *variants(e.text, e.lang, VARIANTS, chance)] for e in examples]
     answers = np.array([labels.index(e.label) for e in examples])
     balance = _balance(examples)
     fold = np.random.default_rng(seed).integers(0, FOLDS, len(examples))
@@ -157,7 +163,15 @@ def train(examples: Sequence[Example], say: Say = lambda _: None, seed: int = 0)
         rest = np.flatnonzero(fold == held)
         if not len(inside) or not len(rest):
             continue
-        fitted = _fit_copies([copies[i] for i in inside], answers[inside], balance[inside], len(labels), seed, lambda _: None, vectors)
+        fitted = _fit_copies(
+            [copies[i] for i in inside],
+            answers[inside],
+            balance[inside],
+            len(labels),
+            seed,
+            lambda _: None,
+            vectors,
+        )
         table = Table([copies[i][0] for i in rest], vectors, {n: i for i, n in enumerate(fitted.names)})
         outside[rest] = predict(table, fitted)
         say(f"fold {held + 1}/{FOLDS}: {float((outside[rest].argmax(1) == answers[rest]).mean()):.1%} right")
@@ -184,12 +198,13 @@ def predict(table: Table, fitted: Fitted) -> Floats:
     """Scores, shape (texts, labels), before temperature."""
     row, column, value = table.rows(np.arange(len(table.starts) - 1))
     sparse = _sums(row, fitted.weights[column] * value[:, None], len(table.starts) - 1)
-    return sparse + fitted.prior + table.dense @ fitted.by_vector
+    scores: Floats = sparse + fitted.prior + table.dense @ fitted.by_vector
+    return scores
 
 
 def fit_temperature(scores: npt.NDArray[np.floating], answers: npt.NDArray[np.integer]) -> float:
-    """The divisor of the scores, 0.05 to 20, at which their softmax loses least on these answers."""
-    tried = np.geomspace(0.05, 20, 241)
+    """The divisor of the scores, 0.2 to 20, at which their softmax loses least on these answers."""
+    tried = np.geomspace(0.2, 20, 201)
     at = np.arange(len(answers))
     losses = [-np.log(_softmax(scores / t)[at, answers] + 1e-9).mean() for t in tried]
     return float(tried[int(np.argmin(losses))])
@@ -212,7 +227,12 @@ def to_whole(fitted: Fitted, vectors: WordVectors) -> dict[str, tuple[int, ...]]
 
 
 def _fit_copies(
-    copies: Sequence[Sequence[str]], answers: npt.NDArray[np.int64], balance: Floats, labels: int, seed: int, say: Say,
+    copies: Sequence[Sequence[str]],
+    answers: npt.NDArray[np.int64],
+    balance: Floats,
+    labels: int,
+    seed: int,
+    say: Say,
     vectors: WordVectors,
 ) -> Fitted:
     texts = [text for versions in copies for text in versions]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -18,7 +20,9 @@ from pathlib import Path
 from typing import cast
 
 from serving.intent.ngram import HEAD, TAIL
-from serving.intent.worker import ANSWER, LENGTH
+
+LENGTH, ANSWER = struct.Struct("<I"), struct.Struct("<If")
+"""What goes over the socket: a text's length in bytes; an answer's label number and confidence."""
 
 TIME_LIMIT = 0.008
 """Seconds that a request may wait for an answer (``router.intent.time_limit``)."""
@@ -69,14 +73,14 @@ class SecondStage:
         """The process, or None while there is none."""
         return self._process.pid if self._process else None
 
-    async def start(self, timeout: float = 30.0) -> bool:
-        """Start the process unless it runs, and wait until it answers. False if it does not."""
+    async def start(self, limit: float = 30.0) -> bool:
+        """Start the process unless it runs, and wait until it answers. False if it does not in ``limit`` seconds."""
         if self.ready:
             return True
         if self._starting is None:
             self._starting = asyncio.get_running_loop().create_task(self._start())
         try:
-            return await asyncio.wait_for(asyncio.shield(self._starting), timeout)
+            return await asyncio.wait_for(asyncio.shield(self._starting), limit)
         except TimeoutError:
             return False
 
@@ -220,7 +224,9 @@ def _give_up(answer: asyncio.Future[tuple[int, float] | None]) -> None:
 def _spawn(channel: socket.socket, files: tuple[Path, Path]) -> subprocess.Popen[bytes]:
     number = channel.fileno()
     command = [sys.executable, "-m", "serving.intent.worker", str(number), *map(str, files)]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[number])
+    # One thread: products this small gain nothing from more, and the other cores belong to the router.
+    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[number], env=os.environ | one)
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:

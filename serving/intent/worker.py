@@ -11,15 +11,12 @@ by an answer with the number of labels and a confidence of 0.
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import struct
 import sys
 from pathlib import Path
 
-LENGTH = struct.Struct("<I")
-ANSWER = struct.Struct("<If")
+from serving.intent.transformer import ANSWER, LENGTH
 
 
 def serve(channel: socket.socket, model: Path, encoder: Path) -> None:
@@ -54,7 +51,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # One thread: products this small gain nothing from more, and the other cores belong to the router.
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = "1"
     sys.exit(main())

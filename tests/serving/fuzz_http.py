@@ -215,7 +215,7 @@ class Fuzz:
         self.until = began + seconds
         hostile[0].poisoned = hostile[1].poisoned  # a client does not know who answers it
         base: dict[str, int] = {}
-        said = began
+        said, told = began, 0
         work = [asyncio.create_task(self.requests(one.port)) for _ in range(2 * SESSIONS)]
         work += [asyncio.create_task(self.answers(two.port, hostile[0])) for _ in range(SESSIONS)]
         while not all(t.done() for t in work):
@@ -229,7 +229,8 @@ class Fuzz:
             if now - said > 10:
                 said = now
                 base = base or _sizes()
-                say(self.line(now - began, strict), flush=True)
+                say(self.line(now - began, strict), *self.problems.found[told:][:5], sep="\n  ", flush=True)
+                told = len(self.problems.found)
         for t in work:
             t.result()
         for running in (one, two):

@@ -7,7 +7,8 @@ import json
 from typing import Any
 
 from tests.fakes import CHUNKS, FakeEngine, chunk
-from tests.serving.routing import Running, read_answer, request
+from tests.serving.invariants import check_rest
+from tests.serving.routing import Running, read_answer, request, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 STREAM = {**CHAT, "stream": True}
@@ -115,3 +116,10 @@ class Asked:
 def code_of(body: bytes) -> str:
     """``error.code`` of the router's own answer."""
     return str(json.loads(body)["error"]["code"])
+
+
+async def at_rest(r: Running) -> None:
+    """Wait until nothing is open; then every count has to be 0."""
+    await until(lambda: not any(c.exchange for c in r.server.clients) and not r.server._tasks)
+    check_rest(r.server, r.server.replicas)
+    assert all(t.budget.in_flight == 0 for t in r.server.tenants.by_name.values())

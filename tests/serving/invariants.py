@@ -41,11 +41,13 @@ def check_now(server: Server, replicas: list[Any]) -> None:
         assert all(e.pool is pool and not e.done and e.wait_began and e.replica is None for e in waiting)
         assert pool.open >= pool.waiting >= 0, pool.name
         assert pool.max_in_flight is not None or not pool.in_flight
-        for replica, n in pool.in_flight.items():
-            if replica in pool.everyone.has:
+        if pool.max_in_flight is not None:
+            for replica in pool.members:
+                n = pool.in_flight.get(replica, 0)
                 assert n == sum(a.pool is pool for a in replica.attempts), (pool.name, replica.name, n)
     assert server.waiting == sum(p.waiting for p in pools)
     assert 0 <= server.buffered_bytes == sum(c.buffered for c in server.clients)
+    assert not any(c.buffered for c in server.clients if c.idle)
     for tenant in server.tenants.by_name.values():
         assert tenant.budget.in_flight >= 0, tenant.name
 

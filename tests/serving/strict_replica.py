@@ -67,14 +67,14 @@ class Sends:
             if not exchange.stale and exchange.attempts == 1 and exchange.client.transport is not None:
                 info = exchange.client.transport.get_extra_info
                 client = info("peername")[1], info("sockname")[1]
-                token = exchange.head.lower().partition(b"\r\nx-token: ")[2].partition(b"\r\n")[0]
+                token = exchange.head.lower().partition(b"\r\nx-token:")[2].partition(b"\r\n")[0].strip()
                 sends.by_client.setdefault(client, []).append((exchange.method, token, exchange.body))
             sends._send(upstream, exchange)
 
-        Upstream.send = send  # type: ignore[method-assign, assignment]
+        Upstream.send = send  # type: ignore[method-assign]
 
     def remove(self) -> None:
-        Upstream.send = self._send  # type: ignore[method-assign, assignment]
+        Upstream.send = self._send  # type: ignore[method-assign]
 
 
 class StrictReplica(FakeEngine):

@@ -10,17 +10,11 @@ import pytest
 import uvloop
 import yaml
 
-from tests.serving.held_engine import CHAT, Asked, HeldEngine, code_of
-from tests.serving.invariants import check_rest
-from tests.serving.routing import Running, router, run, until
+from tests.serving.held_engine import CHAT, Asked, HeldEngine, at_rest, code_of
+from tests.serving.routing import router, run, until
 
 REJECTED = "exaserve_router_rejected_requests_total"
 ONE = {"p": {"max_in_flight": 1}}
-
-
-async def at_rest(r: Running) -> None:
-    await until(lambda: not any(c.exchange for c in r.server.clients))
-    check_rest(r.server, r.server.replicas)
 
 
 def refused_as(answer: tuple[int, bytes, bytes]) -> str:

@@ -10,17 +10,11 @@ import pytest
 import uvloop
 
 from tests.fakes import FakeEngine
-from tests.serving.held_engine import CHAT, STREAM, Asked, HeldEngine, code_of
-from tests.serving.invariants import check_rest
-from tests.serving.routing import Running, read_answer, request, router, run, until
+from tests.serving.held_engine import CHAT, STREAM, Asked, HeldEngine, at_rest, code_of
+from tests.serving.routing import read_answer, request, router, run, until
 
 BIG = {**CHAT, "pad": "x" * 500_000}
 REJECTED = "exaserve_router_rejected_requests_total"
-
-
-async def at_rest(r: Running) -> None:
-    await until(lambda: not any(c.exchange for c in r.server.clients))
-    check_rest(r.server, r.server.replicas)
 
 
 def chunked(body: bytes) -> bytes:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from serving.router import heads
 from tests.fakes import JSON_ANSWER, FakeEngine
-from tests.serving.invariants import check_rest
+from tests.serving.held_engine import at_rest
 from tests.serving.routing import Running, read_answer, request, router, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -77,7 +77,7 @@ async def connection(r: Running) -> AsyncIterator[tuple[asyncio.StreamReader, as
     finally:
         writer.transport.abort()
         await until(lambda: not r.server.clients)
-        check_rest(r.server, r.server.replicas)
+        await at_rest(r)
 
 
 async def write_cut(writer: asyncio.StreamWriter, data: bytes, cuts: list[int]) -> None:

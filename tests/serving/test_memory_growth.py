@@ -7,6 +7,7 @@ import gc
 import os
 import tracemalloc
 from collections import Counter
+from typing import Any
 
 from serving.router.client import Client
 from serving.router.exchange import Exchange
@@ -57,7 +58,7 @@ async def abort_many(running: Running, count: int) -> None:
 @run
 async def test_aborted_requests_leave_no_object_and_no_memory() -> None:
     engines = [FakeEngine("endless"), FakeEngine("endless")]
-    settings = {"retry": {"hedge_after": 0.02}, "max_request_time": 60}
+    settings: Any = {"retry": {"hedge_after": 0.02}, "max_request_time": 60}
     async with router(*engines, request_timeout=5, **settings) as running:
         await abort_many(running, 400)  # caches and pools of the interpreter fill up
         gc.collect()

@@ -12,8 +12,7 @@ import pytest
 import uvloop
 import yaml
 
-from tests.serving.held_engine import CHAT, STREAM, USAGE, Asked, HeldEngine, code_of
-from tests.serving.invariants import check_rest
+from tests.serving.held_engine import CHAT, STREAM, USAGE, Asked, HeldEngine, at_rest, code_of
 from tests.serving.routing import Running, read_answer, request, router, until
 
 KEY = "authorization: Bearer acme\r\n"
@@ -28,12 +27,6 @@ def tenants_file(folder: Path, **limits: Any) -> str:
     entry = {"name": "acme", "keys": [hashlib.sha256(b"acme").hexdigest()], **limits}
     file.write_text(yaml.safe_dump({"tenants": [entry]}))
     return str(file)
-
-
-async def at_rest(r: Running) -> None:
-    await until(lambda: not any(c.exchange for c in r.server.clients))
-    check_rest(r.server, r.server.replicas)
-    assert all(t.budget.in_flight == 0 for t in r.server.tenants.by_name.values())
 
 
 def numbers(head: bytes) -> dict[str, int]:

@@ -15,16 +15,10 @@ from serving.config import Config
 from serving.fleet.replica import Replica
 from serving.router.heads import REQUEST
 from serving.router.pools import Classifier, build
-from tests.serving.held_engine import CHAT, STREAM, Asked, HeldEngine, code_of
-from tests.serving.invariants import check_rest
+from tests.serving.held_engine import CHAT, STREAM, Asked, HeldEngine, at_rest, code_of
 from tests.serving.routing import FAST, Running, read_answer, request, router, run, until
 
 ONE = {"p": {"max_in_flight": 1}}
-
-
-async def at_rest(r: Running) -> None:
-    await until(lambda: not any(c.exchange for c in r.server.clients))
-    check_rest(r.server, r.server.replicas)
 
 
 def tenants_file(folder: Path, *entries: dict[str, Any]) -> str:

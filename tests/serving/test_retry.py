@@ -10,20 +10,14 @@ import uvloop
 
 from serving.router.retry import RESERVE, RetryBudget
 from tests.fakes import CHUNKS, JSON_ANSWER, chunk
-from tests.serving.held_engine import CHAT, STREAM, Asked, HeldEngine, code_of
-from tests.serving.invariants import check_rest
-from tests.serving.routing import Running, read_answer, request, router, run, until
+from tests.serving.held_engine import CHAT, STREAM, Asked, HeldEngine, at_rest, code_of
+from tests.serving.routing import read_answer, request, router, run, until
 
 RETRIES = "exaserve_router_retries_total"
 DENIED = "exaserve_router_retries_denied_total"
 REJECTED = "exaserve_router_rejected_requests_total"
 HEDGES = "exaserve_router_hedges_total"
 NO_EJECTION = {"enabled": False}
-
-
-async def at_rest(r: Running) -> None:
-    await until(lambda: not any(c.exchange for c in r.server.clients))
-    check_rest(r.server, r.server.replicas)
 
 
 # --- the budget ---

@@ -11,14 +11,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.serving.held_engine import Asked, HeldEngine
-from tests.serving.invariants import check_rest
+from tests.serving.held_engine import Asked, HeldEngine, at_rest
 from tests.serving.routing import Running, router, run, until
-
-
-async def at_rest(r: Running) -> None:
-    await until(lambda: not any(c.exchange for c in r.server.clients))
-    check_rest(r.server, r.server.replicas)
 
 
 class SecondStage:

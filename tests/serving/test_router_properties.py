@@ -61,6 +61,7 @@ event = st.tuples(
             "add",
             "remove",
             "reload",
+            "reload",
             "panic",
         ]
     ),
@@ -216,7 +217,7 @@ async def run_schedule(
         await asyncio.sleep(0.1)
         for e in world.engines:  # all that is open comes to an end now
             await world.revive(e)
-        await asyncio.wait({work, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([asyncio.ensure_future(work), watcher], return_when=asyncio.FIRST_COMPLETED)
         if watcher.done():
             watcher.result()
         got = [g for per_client in work.result() for g in per_client]
@@ -299,7 +300,7 @@ def judge_one(world: World, g: Got, attempts: list[tuple[float, str, str]]) -> N
 
 
 @settings(
-    max_examples=EXAMPLES or 14,
+    max_examples=EXAMPLES or 30,
     deadline=None,
     database=None,
     derandomize=not EXAMPLES,

@@ -8,8 +8,7 @@ from typing import Any
 
 import uvloop
 
-from tests.serving.held_engine import CHAT, STREAM, Asked, HeldEngine
-from tests.serving.invariants import check_rest
+from tests.serving.held_engine import CHAT, STREAM, Asked, HeldEngine, at_rest
 from tests.serving.otlp_receiver import Receiver, attributes
 from tests.serving.routing import read_answer, request, router, until
 
@@ -28,8 +27,7 @@ def traced(*engines: HeldEngine, spans: int, sample: float = 0.0, **settings: An
             tracing = {"endpoint": receiver.url, "sample": sample}
             async with router(*engines, tracing=tracing, **settings) as r:
                 await test(r)
-                await until(lambda: not any(c.exchange for c in r.server.clients))
-                check_rest(r.server, r.server.replicas)
+                await at_rest(r)
 
         uvloop.run(asyncio.wait_for(go(), 60))  # closing exports what waits
         try:

@@ -21,7 +21,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 from tests.fakes import FakeEngine
-from tests.serving.invariants import check_rest
+from tests.serving.held_engine import at_rest
 from tests.serving.routing import Running, request, router, run, until
 
 TUNNELS = "exaserve_router_tunnels_total"
@@ -82,12 +82,6 @@ class RealtimeEngine(FakeEngine):
 async def dialled(r: Running, path: str = PATH, **options: Any) -> AsyncIterator[ClientConnection]:
     async with connect(f"ws://127.0.0.1:{r.port}{path}", open_timeout=10, **options) as ws:
         yield ws
-
-
-async def at_rest(r: Running) -> None:
-    await until(lambda: not r.server.clients)
-    check_rest(r.server, r.server.replicas)
-    assert all(t.budget.in_flight == 0 for t in r.server.tenants.by_name.values())
 
 
 @run
