@@ -198,7 +198,7 @@ def predict(table: Table, fitted: Fitted) -> Floats:
     """Scores, shape (texts, labels), before temperature."""
     row, column, value = table.rows(np.arange(len(table.starts) - 1))
     sparse = _sums(row, fitted.weights[column] * value[:, None], len(table.starts) - 1)
-    scores: Floats = sparse + fitted.prior + table.dense @ fitted.by_vector
+    scores: Floats = (sparse + fitted.prior + table.dense @ fitted.by_vector).astype(np.float32)
     return scores
 
 

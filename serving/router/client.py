@@ -30,7 +30,8 @@ LINGER_SECONDS = 5.0  # a refused client may go on sending its body for this lon
 LINGER_BYTES = 64 * 2**20
 MAX_LINGERING = 256  # connections beyond max_connections that are told so; further ones are just cut
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST, not FIN
-#: Bodies up to this size are not counted against router.max_buffered_bytes: 10,000 of them are 640 MB at most.
+#: Bodies up to this size, and those that are there in one read (256 KiB at most), are not counted against
+#: router.max_buffered_bytes.
 SMALL_BODY = 64 * 1024
 
 

@@ -341,6 +341,7 @@ class Exchange:
         if usage is not None:
             tokens_in, tokens_out = usage
             server.estimator.learn(self.model, self.intent, self.size, tokens_in, tokens_out)
+            server.metrics.used(tenant_name, self.model or "", tokens_in, tokens_out)
         else:
             tokens_in = self.input_tokens if self.first_byte else 0
             tokens_out = self.chunks if streamed else 0
@@ -350,7 +351,7 @@ class Exchange:
                 tenant.budget.release()
             else:
                 tenant.budget.undo(now, self.charged)
-        if server.audit is not None:
+        if server.audit is not None and self.decision != "local":
             server.audit.put(
                 (
                     time(), self.request_id, tenant_name, self.route, self.model, None, None, None,

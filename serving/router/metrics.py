@@ -127,6 +127,7 @@ class RouterMetrics:
         self._counters: dict[tuple[str, Labels], float] = {}
         self._gauges: dict[tuple[str, Labels], Callable[[], float]] = {}
         self._kept: dict[tuple[str, Labels], Callable[[], float]] = {}
+        self._tokens: dict[tuple[str, str], list[int]] = {}
         self.lag = Histogram(OVERHEAD_BUCKETS)
         self.disconnects = 0
 
@@ -225,9 +226,13 @@ class RouterMetrics:
         """limit: requests, tokens, in_flight or max_tokens."""
         self.count("exaserve_router_rate_limited_requests_total", (tenant, limit))
 
-    def tokens(self, tenant: str, model: str, kind: str, n: int) -> None:
-        """kind: input or output."""
-        self.count("exaserve_router_tokens_total", (tenant, model, kind), n)
+    def used(self, tenant: str, model: str, input_tokens: int, output_tokens: int) -> None:
+        """Tokens of a request as the engine reported them."""
+        found = self._tokens.get((tenant, model))
+        if found is None:
+            found = self._tokens.setdefault((tenant, model), [0, 0]) if len(self._tokens) < MAX_COUNTERS else [0, 0]
+        found[0] += input_tokens
+        found[1] += output_tokens
 
     def request(self, route: str, status: int, seconds: float, first_token: float | None) -> None:
         """A request without model, pool, intent or tenant."""
@@ -249,6 +254,9 @@ class RouterMetrics:
                 rows.append(SeriesRow(s.labels, s.codes, [(h.counts, h.sum) for h in kinds]))
         counters = [(name, labels, v) for (name, labels), v in self._counters.items()]
         counters.append(("exaserve_router_client_disconnects_total", (), self.disconnects))
+        for (tenant, model), (into, out) in self._tokens.items():
+            counters.append(("exaserve_router_tokens_total", (tenant, model, "input"), into))
+            counters.append(("exaserve_router_tokens_total", (tenant, model, "output"), out))
         counters += [(name, labels, float(value())) for (name, labels), value in self._kept.items()]
         return Snapshot(
             rows,

@@ -91,6 +91,7 @@ class Server:
         self._load_access()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sorting: asyncio.TimerHandle | None = None
+        self.retries = RetryBudget(settings.retry.budget)
         self.all_pools: list[Pool] = []
         self._take_settings(config)
         for replica in self.replicas:
@@ -116,7 +117,7 @@ class Server:
         self.settings = settings = config.router
         self.epoch += 1
         self.max_buffered_bytes = size_in_bytes(settings.max_buffered_bytes)
-        self.retries = RetryBudget(settings.retry.budget)
+        self.retries.ratio = settings.retry.budget
         self.outcomes.set_settings(settings.ejection)
         self.intent_threshold = settings.intent.threshold
         before = self.all_pools
@@ -282,7 +283,7 @@ class Server:
     def know(self, head: heads.RequestHead) -> Refusal | None:
         """Work out, for now and for requests with the same head: who asks, and what the replica gets to see."""
         drop: tuple[bytes, ...] = ()
-        if self.tenants.required:
+        if self.tenants.required and head.url != b"/health":  # load balancers have no key
             special = head.special
             found = self.tenants.authenticate(special.get(b"authorization"), special.get(b"x-api-key"))
             if isinstance(found, Refusal):

@@ -217,7 +217,8 @@ async def run_schedule(
         await asyncio.sleep(0.1)
         for e in world.engines:  # all that is open comes to an end now
             await world.revive(e)
-        await asyncio.wait([asyncio.ensure_future(work), watcher], return_when=asyncio.FIRST_COMPLETED)
+        both: Any = [work, watcher]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if watcher.done():
             watcher.result()
         got = [g for per_client in work.result() for g in per_client]
