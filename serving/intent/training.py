@@ -243,10 +243,10 @@ def _fit_copies(
 
 
 def _balance(examples: Sequence[Example]) -> Floats:
-    """Weights by which each pair of language and label counts about alike, none above four times another."""
-    seen = Counter((e.lang, e.label) for e in examples)
+    """Weights by which each language counts about alike, none above four times another; labels as they come."""
+    seen = Counter(e.lang for e in examples)
     most = max(seen.values())
-    return np.array([min(most / seen[e.lang, e.label], 4.0) for e in examples], dtype=np.float32)
+    return np.array([min(most / seen[e.lang], 4.0) for e in examples], dtype=np.float32)
 
 
 def _sums(place: npt.NDArray[np.int64], values: Floats, count: int) -> Floats:

@@ -3,6 +3,9 @@
 The parser only finds where the answer ends; the bytes of the body go to the client as they arrived. The head is
 held until the first byte of the body, so that a replica that dies during prefill can still be replaced without
 the client noticing.
+
+Pieces of a stream that can't hold its end are relayed first and parsed later, some at a time: with hundreds of
+streams each touches memory that is no longer in the processor's cache, and the parser's is most of it.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ MAX_HEAD_BYTES = 64 * 1024
 #: Pieces of an answer that are kept to find the usage in: an engine writes the event with it, [DONE] and the last
 #: chunk one by one, and they may be read so.
 TAIL_PIECES = 4
-
+#: Pieces that wait for the parser, at most, and their size: what a stream keeps in memory.
+MAX_PENDING = 32
+MAX_PENDING_PIECE = 4096
 
 NOTHING_KNOWN = heads.ResponseHead(b"", {}, True)
 
@@ -39,9 +44,8 @@ class _Parsed:
         self.on_header = self.headers.__setitem__
         self.open = [True]  # emptied when the answer is complete
         self.on_message_complete = self.open.clear
-        self.begun = [
-            True
-        ]  # a second answer that nobody asked for finds it empty, which is an error to llhttp
+        # A second answer that nobody asked for finds it empty, which is an error to llhttp.
+        self.begun = [True]
         self.on_message_begin = self.begun.pop
         # Chunks begun and ended. Read only when an answer is cut, so a counter that costs little is enough.
         self.chunks_begun, self.chunks_ended = count(), count()
@@ -69,14 +73,22 @@ class _Unchunked(_Parsed):
 class Upstream(asyncio.Protocol):
     """One keep-alive connection; ``exchange`` is the request that is open on it, if any."""
 
+    __slots__ = (
+        "begun", "exchange", "feed", "head_end", "held", "keep_alive", "known", "parsed", "parser", "pending", "relay",
+        "replica", "status", "tail", "transport", "unchunked", "used", "write",
+    )  # fmt: skip
+
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
         self.transport: asyncio.Transport | None = None
         self.exchange: Exchange | None = None
         self.used = 0  # requests before this one: a failure then may just be a stale connection
+        self.begun = False  # something of the answer went to the client
+        self.write: Callable[[bytes], None] | None = None  # to the client, once it has begun
         self.relay: Callable[[bytes], None] | None = (
-            None  # set once something of the answer went to the client
+            None  # the same, for streams whose pieces may be parsed later
         )
+        self.pending: list[bytes] = []  # such pieces
         self.held = b""
         self.head_end = 0  # where the held head ends, 0 = not there yet
         self.status = 0
@@ -112,8 +124,43 @@ class Upstream(asyncio.Protocol):
             self.abort()
             return
         relay = self.relay
-        if relay is None:
+        if (
+            relay is not None
+            # The last chunk begins a line with 0: not in here, and no line goes on in the next piece.
+            and data[0] != 48
+            and data[-2:] == b"\r\n"
+            and b"\r\n0" not in data
+            and len(data) <= MAX_PENDING_PIECE
+        ):
+            relay(data)
+            pending = self.pending
+            pending.append(data)
+            if len(pending) == MAX_PENDING:
+                self._catch_up()
+        elif self.begun:
+            self._relay_parsed(exchange, data)
+        else:
             self._before_body(exchange, data)
+
+    def _catch_up(self) -> bool:
+        """Have the parser see what it has not seen yet. False if that was no HTTP: the answer is cut."""
+        pending, exchange = self.pending, self.exchange
+        if pending:
+            self.tail.extend(pending[-TAIL_PIECES:])
+            if exchange is not None:
+                exchange.chunks += len(pending)
+            data = b"".join(pending)
+            pending.clear()
+            try:
+                self.feed(data)
+            except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+                self._fail("reset")
+                return False
+        return True
+
+    def _relay_parsed(self, exchange: Exchange, data: bytes) -> None:
+        """A piece that may hold the end of the answer, or is not in chunks at all."""
+        if self.pending and not self._catch_up():
             return
         try:
             self.feed(data)
@@ -122,10 +169,11 @@ class Upstream(asyncio.Protocol):
             return
         self.tail.append(data)
         exchange.chunks += 1
-        if self.unchunked is None:
-            relay(data)
-        else:
-            relay(self.unchunked.take())
+        assert self.write is not None
+        self.write(data if self.unchunked is None else self.unchunked.take())
+        # The next piece begins a line if this one ended one.
+        chunked = self.known.chunked and self.unchunked is None
+        self.relay = self.write if chunked and data[-2:] == b"\r\n" else None
         if not self.parsed.open:
             self._finish(exchange)
 
@@ -139,7 +187,6 @@ class Upstream(asyncio.Protocol):
                 and known.length_at is not None
                 and data.startswith(known.start)
                 and exchange.method == b"POST"
-                and self.unchunked is None
                 and self.unchunked is None
                 and data[9] != 49  # not an interim answer
                 and int(data[known.length_at]) == len(data) - end - 4
@@ -224,7 +271,7 @@ class Upstream(asyncio.Protocol):
         exchange = self.exchange
         if exchange is not None:
             if self.until_close and exc is None:
-                if self.relay is None:
+                if not self.begun:
                     self._begin(exchange)  # the whole answer was a head
                 if self.exchange is not None:  # its own now, if it was a hedge's
                     self._finish(self.exchange)
@@ -243,6 +290,8 @@ class Upstream(asyncio.Protocol):
 
     def between_events(self) -> bool:
         """Whether what was relayed ends a whole chunk that ends a whole event: one more may follow it."""
+        if self.pending and not self._catch_up():
+            return False
         last = self.tail[-1] if self.tail else b""
         return self.known.chunked and last.endswith(b"\n\n\r\n") and self.parsed.between_chunks()
 
@@ -263,7 +312,10 @@ class Upstream(asyncio.Protocol):
             body = held[end:]
         self.held = b""
         self.tail.append(body)
-        self.relay = exchange.begin(self, self.status, head, body)
+        self.begun = True
+        write = self.write = exchange.begin(self, self.status, head, body)
+        if self.known.chunked and self.unchunked is None and body[-2:] == b"\r\n":
+            self.relay = write
         # A hedge that has won has handed the connection over to its exchange.
         if not self.parsed.open and self.exchange is not None:
             self._finish(self.exchange)
@@ -278,7 +330,8 @@ class Upstream(asyncio.Protocol):
             if not transport.is_reading():  # paused for a client that read slowly
                 transport.resume_reading()
             self.used += 1
-            self.relay = None
+            self.relay = self.write = None
+            self.begun = False
             self.known = NOTHING_KNOWN
             self.status = 0
             self.head_end = 0
@@ -296,11 +349,11 @@ class Upstream(asyncio.Protocol):
         exchange.ended(self, tail)
 
     def _fail(self, reason: str) -> None:
-        exchange, self.exchange = self.exchange, None
-        stale = self.used > 0 and not self.held and self.relay is None
+        exchange = self.exchange
+        stale = self.used > 0 and not self.held and not self.begun
         self.abort()
         if exchange is not None:
-            exchange.attempt_failed(self, reason, begun=self.relay is not None, stale=stale)
+            exchange.attempt_failed(self, reason, begun=self.begun, stale=stale)
 
     def drop(self, reason: str) -> None:
         """The replica is out (down, frozen), or its answer is not wanted: end what is open on it now."""
@@ -308,6 +361,8 @@ class Upstream(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once; the engine stops generating when its client is gone."""
-        self.exchange = None
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.chunks += len(self.pending)
         if self.transport is not None:
             self.transport.abort()
