@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from serving.intent.ngram import ModelError, NgramModel, load_ngram
@@ -44,11 +45,12 @@ def load(
     """The bundled model (``default``) or that of a file which ``exaserve intent train`` wrote.
 
     ``time_limit`` in seconds is the second stage's. Raises ModelError, whose text names the file and the cure,
-    where a file cannot be used; a second stage that is not there is no error.
+    where a file cannot be used; a second stage that is not there, or
+    has no onnxruntime to run it, is no error.
     """
     file = MODELS / "default.npz" if str(path) == "default" else Path(path)
     encoder = encoder_beside(file)
-    if second_stage and encoder.is_file():
+    if second_stage and encoder.is_file() and find_spec("onnxruntime"):
         with encoder.open("rb") as opened:
             if opened.read(2) != b"PK":
                 raise ModelError(f"{encoder}: not an intent model; delete it or train it again")

@@ -5,15 +5,10 @@ Status 0: done; 1: a file cannot be used, or the model is damaged; 2: wrong usag
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, NoReturn
 
-# One thread for numpy: a model this small gains nothing from more, and times stay comparable.
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
-
-import typer  # noqa: E402
+import typer
 
 app = typer.Typer(help="The intent classifier: what a question is about.", no_args_is_help=True)
 

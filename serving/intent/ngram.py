@@ -23,10 +23,10 @@ from typing import Any
 FORMAT = "exaserve-intent-ngram"
 VERSION = 1
 
-HEAD, TAIL = 1200, 400
+HEAD, TAIL = 240, 120
 """Characters looked at, from the start and from the end: people ask first or last, documents lie between."""
 
-MOST_TOKENS = 320
+MOST_TOKENS = 72
 """Tokens looked at, four fifths of them from the start."""
 
 SCALE = 256

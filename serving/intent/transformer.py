@@ -182,7 +182,7 @@ class _Link(asyncio.Protocol):
     def ask(self, text: str, answer: asyncio.Future[tuple[int, float] | None], now: float) -> None:
         if len(text) > HEAD + TAIL:
             text = f"{text[:HEAD]} {text[-TAIL:]}"
-        data = text.encode("utf-8", "replace")
+        data = text.encode("utf-8", "surrogatepass")
         self.waiting.append((answer, now))
         assert self._transport is not None
         self._transport.write(LENGTH.pack(len(data)) + data)
@@ -224,7 +224,7 @@ def _give_up(answer: asyncio.Future[tuple[int, float] | None]) -> None:
 def _spawn(channel: socket.socket, files: tuple[Path, Path]) -> subprocess.Popen[bytes]:
     number = channel.fileno()
     command = [sys.executable, "-m", "serving.intent.worker", str(number), *map(str, files)]
-    # One thread: products this small gain nothing from more, and the other cores belong to the router.
+    # As in the encoder: one thread for the little that numpy does.
     one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[number], env=os.environ | one)
 

@@ -28,7 +28,7 @@ def serve(channel: socket.socket, model: Path, encoder: Path) -> None:
     channel.sendall(ANSWER.pack(len(second.labels), 0.0))
     with channel.makefile("rb") as requests:
         while len(header := requests.read(LENGTH.size)) == LENGTH.size:
-            text = requests.read(LENGTH.unpack(header)[0]).decode("utf-8", "replace")
+            text = requests.read(LENGTH.unpack(header)[0]).decode("utf-8", "surrogatepass")
             label, confidence = second.classify(text)
             channel.sendall(ANSWER.pack(second.labels.index(label), confidence))
 

@@ -22,11 +22,15 @@ MAX_BUNDLED = 0.05
 
 
 class Spent(NamedTuple):
-    """Seconds of CPU of a proxy: all of it, of its child processes, of the kernel in its name."""
+    """Seconds of CPU of a proxy: all of it but ``aside``, of its child processes, of the kernel in its name.
+
+    aside: of the process that looks at what a classifier is not sure of, which no request has to wait for.
+    """
 
     total: float
     workers: float
     kernel: float
+    aside: float
 
 
 @dataclass
@@ -36,6 +40,7 @@ class Cost:
     runs: list[float] = field(default_factory=list)
     worker_runs: list[float] = field(default_factory=list)  # the child processes' part of it
     kernel_runs: list[float] = field(default_factory=list)  # the kernel's part of it, to some 5 %
+    aside_runs: list[float] = field(default_factory=list)  # of the second stage's process, not part of it
     rates: list[float] = field(default_factory=list)  # units a second
     busy: list[float] = field(default_factory=list)  # share of one core
     bundled: list[float] = field(default_factory=list)  # share of chunks that came with others
@@ -49,6 +54,7 @@ class Cost:
         self.runs.append(cpu.total / units * 1e6)
         self.worker_runs.append(cpu.workers / units * 1e6)
         self.kernel_runs.append(cpu.kernel / units * 1e6)
+        self.aside_runs.append(cpu.aside / units * 1e6)
         self.rates.append(units / seconds)
         self.busy.append(cpu.total / seconds)
         self.bundled.append(bundled)
@@ -64,6 +70,7 @@ class Cost:
             "runs": [round(x, 2) for x in self.runs],
             "workers_us": round(statistics.median(self.worker_runs), 2),
             "kernel_us": round(statistics.mean(self.kernel_runs), 2),
+            "aside_us": round(statistics.median(self.aside_runs), 2),
             "per_second": round(statistics.median(self.rates)),
             "core_share": round(statistics.median(self.busy), 3),
             "bundled_share": round(max(self.bundled), 4),
@@ -73,13 +80,16 @@ class Cost:
 
 def spent(proxy: Proxy, before: dict[int, tuple[float, float]]) -> Spent:
     """CPU since ``before``, which is an earlier ``proxy.cpu()``."""
-    root, total, workers, kernel = proxy.process.pid, 0.0, 0.0, 0.0
+    root, total, workers, kernel, aside = proxy.process.pid, 0.0, 0.0, 0.0, 0.0
     for pid, (seconds, system) in proxy.cpu().items():
         used = seconds - before.get(pid, (0.0, 0.0))[0]
+        if proxy.is_aside(pid):
+            aside += used
+            continue
         total += used
         workers += used if pid != root else 0.0
         kernel += system - before.get(pid, (0.0, 0.0))[1]
-    return Spent(total, workers, kernel)
+    return Spent(total, workers, kernel, aside)
 
 
 def json_round(

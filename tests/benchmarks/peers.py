@@ -193,6 +193,12 @@ class Proxy:
         root = psutil.Process(self.process.pid)
         return [root.pid, *(p.pid for p in root.children(recursive=True))]
 
+    def is_aside(self, pid: int) -> bool:
+        """Whether it is the second stage of ExaServe's intents."""
+        with suppress(psutil.Error):
+            return "serving.intent.worker" in " ".join(psutil.Process(pid).cmdline())
+        return False
+
     def cpu(self) -> dict[int, tuple[float, float]]:
         """Process -> seconds of CPU of all its threads, ended ones too: (user and system, system alone).
 

@@ -72,17 +72,19 @@ def cpu(result: dict[str, Any]) -> str:
         workers = [f"{costs[k]['workers_us']:.1f}" for k in kinds if costs.get(k, {}).get("workers_us")]
         kernel = [f"{costs[k]['kernel_us']:.0f}" for k in kinds if "kernel_us" in costs.get(k, {})]
         cells = [f"{name} {row['version']}".strip(), *(cost(costs.get(k)) for k in kinds)]
-        cells += [" / ".join(kernel) or "–", " / ".join(workers) or "–"]
+        aside = [f"{costs[k]['aside_us']:.0f}" for k in kinds if costs.get(k, {}).get("aside_us")]
+        cells += [" / ".join(kernel) or "–", " / ".join(workers) or "–", " / ".join(aside) or "–"]
         rows.append([*cells, f"{row['idle_ms']:.1f}", str(row["threads"])])
     head = [
         "µs of CPU per …",
         *(titles[k] for k in kinds),
         "of it in the kernel",
         "in workers",
+        "apart: intents' second stage",
         "idle, ms/s",
         "threads",
     ]
-    rows += [[name, *["–"] * len(kinds), "–", "–", "–", "–"] for name in result["missing"]]
+    rows += [[name, *["–"] * len(kinds), "–", "–", "–", "–", "–"] for name in result["missing"]]
     return table(head, rows)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from typing import Any
 
 import h11
@@ -53,17 +54,20 @@ class Sends:
     """What the data plane has sent, by (its, the replica's) port. Replaces ``Upstream.send`` while it is installed."""
 
     def __init__(self) -> None:
-        self.by_port: dict[tuple[int, int], list[tuple[bytes, bytes]]] = {}
+        self.by_port: dict[tuple[int, int], deque[tuple[bytes, bytes]]] = {}  # not yet received
         self.by_client: dict[tuple[int, int], list[Message]] = {}  # by (client's, router's) port, each once
+        self.replicas: set[int] = set()  # ports of replicas that look here; what goes to others is not kept
         self._send = Upstream.send
 
     def install(self) -> None:
         sends = self
 
         def send(upstream: Upstream, exchange: Any) -> None:
-            assert upstream.transport is not None
+            if upstream.transport is None or upstream.replica.port not in sends.replicas:
+                sends._send(upstream, exchange)
+                return
             ports = upstream.transport.get_extra_info("sockname")[1], upstream.replica.port
-            sends.by_port.setdefault(ports, []).append((exchange.head, exchange.body))
+            sends.by_port.setdefault(ports, deque()).append((exchange.head, exchange.body))
             if not exchange.stale and exchange.attempts == 1 and exchange.client.transport is not None:
                 info = exchange.client.transport.get_extra_info
                 client = info("peername")[1], info("sockname")[1]
@@ -86,22 +90,27 @@ class StrictReplica(FakeEngine):
         self.problems: list[str] = []
         self.received = 0
 
+    async def start(self, port: int = 0) -> FakeEngine:
+        await super().start(port)
+        self.sends.replicas.add(self.port)
+        return self
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         port = writer.get_extra_info("peername")[1], self.port
         parser, raw = h11.Connection(h11.SERVER, 65536), b""
-        seen: list[Any] = []
+        request, body = None, b""
         try:
             while data := await reader.read(65536):
                 raw += data
                 parser.receive_data(data)
                 while (event := parser.next_event()) is not h11.NEED_DATA:
                     if isinstance(event, h11.Request):
-                        seen.append((event, []))
+                        request, body = event, b""
                     elif isinstance(event, h11.Data):
-                        seen[-1][1].append(bytes(event.data))
+                        body += event.data
                     elif isinstance(event, h11.EndOfMessage):
-                        await self._answered(port, seen, writer)
+                        await self._answered(port, request, body, writer)
                         keep_up(parser)
                         raw = b""
                         parser.start_next_cycle()
@@ -117,12 +126,13 @@ class StrictReplica(FakeEngine):
             self._writers.discard(writer)
             writer.transport.abort()
 
-    async def _answered(self, port: tuple[int, int], seen: list[Any], writer: asyncio.StreamWriter) -> None:
-        request, body = seen[-1][0], b"".join(seen[-1][1])
-        sent = self.sends.by_port.get(port)
+    async def _answered(
+        self, ports: tuple[int, int], request: Any, body: bytes, writer: asyncio.StreamWriter
+    ) -> None:
+        sent = self.sends.by_port.get(ports)
         if sent is not None:
             self.received += 1
-            self._compare(request, body, seen, sent)
+            self._compare(request, body, sent)
             stream = b'"stream":true' in body
             if stream:
                 await self._stream_now(writer)
@@ -144,13 +154,13 @@ class StrictReplica(FakeEngine):
         await asyncio.sleep(0.001)
         writer.write(b"2\r\n\n\n\r\n0\r\n\r\n")
 
-    def _compare(self, request: Any, body: bytes, seen: list[Any], sent: list[tuple[bytes, bytes]]) -> None:
-        if len(seen) > len(sent):
+    def _compare(self, request: Any, body: bytes, sent: deque[tuple[bytes, bytes]]) -> None:
+        if not sent:
             self.problems.append(
                 f"a request that the router did not send: {request.method!r} {request.target!r}"
             )
             return
-        head, wanted = sent[len(seen) - 1]
+        head, wanted = sent.popleft()
         if head.split(b" ", 2)[:2] != [request.method, request.target] or body != wanted:
             self.problems.append(f"not as the router sent it: {head[:300]!r} {wanted[:100]!r} {body[:100]!r}")
 
@@ -175,6 +185,7 @@ class HostileReplica(FakeEngine):
 
     async def _hostile(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         rng = self.rng
+        self.heads.clear()
         token = self.requests.pop()[1].get("x-token", "").encode()
         if writer in self._bad:
             self.poisoned.add(token)

@@ -202,7 +202,7 @@ def test_a_damaged_second_stage_is_named(tmp_path) -> None:
     write(bad, header | {"labels": ["a", "b"]}, arrays, compress=False)
     with pytest.raises(ModelError, match=r"bad\.npz: damaged .*labels"):
         load_encoder(bad, first)
-    write(bad, header, arrays | {"0.qkv": np.zeros((3, 3), np.int8)}, compress=False)
+    write(bad, header, arrays | {"graph": np.zeros(99, np.uint8)}, compress=False)
     with pytest.raises(ModelError, match=r"bad\.npz: damaged"):
         load_encoder(bad, first)
     with pytest.raises(ModelError, match="holds exaserve-intent-encoder, not exaserve-intent-ngram"):
