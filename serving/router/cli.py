@@ -66,5 +66,5 @@ def _members(texts: list[str], path: Path | None) -> Any:
     file = ReplicaFile(path)
     found = file.changed()
     if found is None:
-        raise ValueError(f"{path}: {file.error}")
+        raise ValueError(file.error)
     return Members(found, file)

@@ -145,13 +145,23 @@ class _Asker(asyncio.Protocol):
 
 
 async def closed_loop(port: int, made: Sequence[bytes], count: int, connections: int = 32) -> Load:
-    """``count`` requests, taken from ``made`` in turn. Raises Refused if any answer was not 200."""
+    """``count`` requests, taken from ``made`` in turn. Raises Refused if any answer was not 200.
+
+    A connection belongs to one client, so all of its requests show the same key.
+    """
     loop = asyncio.get_running_loop()
-    queue = [made[i % len(made)] for i in range(count)]
+    of_clients: dict[bytes, list[bytes]] = {}
+    for request in made:
+        key = re.search(rb"\r\nauthorization: *([^\r]*)", request[:4096], re.I)
+        of_clients.setdefault(key[1] if key else b"", []).append(request)
+    groups = list(of_clients.values())
+    each, more = divmod(count, connections)
     load, began, futures = Load(), time.perf_counter(), []
-    for _ in range(connections):
+    for c in range(connections):
+        own = groups[c % len(groups)]
+        queue = [own[(c + i) % len(own)] for i in range(each + (c < more))]
         futures.append(loop.create_future())
-        await loop.create_connection(lambda f=futures[-1]: _Asker(queue, load, f), "127.0.0.1", port)  # type: ignore[misc]
+        await loop.create_connection(lambda f=futures[-1], q=queue: _Asker(q, load, f), "127.0.0.1", port)  # type: ignore[misc]
     async with asyncio.timeout(120):
         await asyncio.gather(*futures)
     load.seconds = time.perf_counter() - began

@@ -97,6 +97,7 @@ def json_round(
 ) -> None:
     """About ``seconds`` of requests over ``connections``, each of which asks again when it has its answer."""
     load = uvloop.run(clients.closed_loop(proxy.port, made, 400, connections))
+    proxy.put_aside()
     count = max(400, int(seconds * load.done / load.seconds))
     before = proxy.cpu()
     load = uvloop.run(clients.closed_loop(proxy.port, made, count, connections))

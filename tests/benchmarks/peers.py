@@ -199,6 +199,13 @@ class Proxy:
             return "serving.intent.worker" in " ".join(psutil.Process(pid).cmdline())
         return False
 
+    def put_aside(self) -> None:
+        """The second stage leaves the proxy's core: it would have one of its own beside a busy router."""
+        for pid in self.pids:
+            if self.is_aside(pid):
+                with suppress(OSError):
+                    os.sched_setaffinity(pid, os.sched_getaffinity(0))
+
     def cpu(self) -> dict[int, tuple[float, float]]:
         """Process -> seconds of CPU of all its threads, ended ones too: (user and system, system alone).
 

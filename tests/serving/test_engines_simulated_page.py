@@ -62,3 +62,13 @@ def test_counters_and_histograms_count_the_work() -> None:
     assert math.isclose(
         decode + page[f"vllm:request_prefill_time_seconds_sum{LABELS}"], inference, rel_tol=1e-6
     )
+
+
+def test_some_families_of_the_page_can_be_asked_for(fast: httpx.Client) -> None:
+    """As vLLM's page, which prometheus_client serves."""
+    names = ["vllm:num_requests_running", "vllm:generation_tokens_total"]
+    answer = fast.get("/metrics/", params={"name[]": names})
+    lines = [line for line in answer.text.splitlines() if not line.startswith("#")]
+    assert answer.status_code == 200
+    assert [line.split("{")[0] for line in lines] == names
+    assert len(answer.content) < 1000

@@ -133,3 +133,15 @@ def test_what_stays_keeps_its_object_and_takes_the_new_weight() -> None:
     merged = static.merge(old, new)
     assert [r is o for r, o in zip(merged, [old[0], new[1], new[2]], strict=True)] == [True] * 3
     assert (old[0].base_weight, old[0].weight) == (2.0, 1.0)
+
+
+def test_lines_are_read_as_simulate_replicas_writes_them(tmp_path: Path) -> None:
+    path = tmp_path / "replicas.txt"
+    path.write_text("# three\nsim-0=http://127.0.0.1:1\n\nhttp://b:2\nc=unix:/run/c\n")
+    replicas = ReplicaFile(path).changed()
+    assert replicas is not None
+    assert [(r.name, r.url) for r in replicas] == [
+        ("sim-0", "http://127.0.0.1:1"),
+        ("b:2", "http://b:2"),
+        ("c", "unix:/run/c"),
+    ]

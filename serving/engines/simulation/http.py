@@ -43,6 +43,7 @@ class HttpRequest:
 
     method: str = ""
     path: str = ""
+    query: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     body: bytearray = field(default_factory=bytearray)
     keep_alive: bool = True
@@ -133,7 +134,7 @@ class Connection(asyncio.Protocol):
         if request is None:
             return
         request.method = self._parser.get_method().decode("latin-1")
-        path = request.path.partition("?")[0]
+        path, _, request.query = request.path.partition("?")
         request.path = unquote(path) if "%" in path else path
         request.keep_alive = self._parser.should_keep_alive()
         request.chunked = self._parser.get_http_version() != "1.0"

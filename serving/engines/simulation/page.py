@@ -8,7 +8,9 @@ replicas every second: all that does not change is rendered once for all replica
 from __future__ import annotations
 
 import os
+import re
 import time
+from collections.abc import Collection
 from itertools import accumulate
 
 from .metrics import HISTOGRAMS, HTTP, Histogram, Metrics, bounds
@@ -169,6 +171,18 @@ class Page:
             )
             for name, kind, text, samples in families
         )
+
+
+def some_families(page: bytes, names: Collection[str]) -> bytes:
+    """The samples with one of these names, below their families' comments; as prometheus_client's ``name[]`` has it."""
+    wanted = {name.encode() for name in names}
+    found = []
+    for family in page.split(b"# HELP ")[1:]:
+        about, kind, *samples = family.split(b"\n")
+        samples = [s for s in samples if re.split(rb"[{ ]", s, maxsplit=1)[0] in wanted]
+        if samples:
+            found.append(b"\n".join((b"# HELP " + about, kind, *samples, b"")))
+    return b"".join(found)
 
 
 def _escape(value: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from random import Random
+from urllib.parse import parse_qs
 
 from . import answers, api
 from .clock import Clock
@@ -16,7 +17,7 @@ from .connections import KEEP_ALIVE_SECONDS, Connections, Owner
 from .faults import Faults
 from .http import Connection, HttpRequest
 from .metrics import Metrics
-from .page import Page
+from .page import Page, some_families
 from .profile import Profile, Times
 from .scheduler import Engine
 from .work import JSON, Embeddings, Generation, Work
@@ -25,7 +26,7 @@ VERSION = "0.32.0"
 FAULT_ROUTE = "/_sim/fault"
 _METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 # Routes that vLLM leaves out of its http_* metrics.
-_UNCOUNTED = {"/metrics", "/health", "/load", "/ping", "/version", FAULT_ROUTE}
+_UNCOUNTED = {"/metrics", "/metrics/", "/health", "/load", "/ping", "/version", FAULT_ROUTE}
 _LOOPBACK = ("127.", "::1", "::ffff:127.")
 
 
@@ -141,7 +142,10 @@ class Server(Owner):
         connection.respond(200, api.encode({"version": VERSION}), JSON)
 
     def _metrics(self, connection: Connection, http: HttpRequest) -> None:
-        connection.respond(200, self.shared.page.render(self.metrics, self.engine), _METRICS_TYPE)
+        page = self.shared.page.render(self.metrics, self.engine)
+        # prometheus_client, which vLLM mounts there, answers with some families only: /metrics/?name[]=…
+        names = parse_qs(http.query).get("name[]") if http.query else None
+        connection.respond(200, page if names is None else some_families(page, names), _METRICS_TYPE)
 
     def _fault(self, connection: Connection, http: HttpRequest) -> None:
         peer = connection.transport.get_extra_info("peername") if connection.transport else None
@@ -207,4 +211,5 @@ _ROUTES: dict[str, tuple[str, Callable[[Server, Connection, HttpRequest], None]]
     "/load": ("GET", Server._load),
     "/version": ("GET", Server._version),
     "/metrics": ("GET", Server._metrics),
+    "/metrics/": ("GET", Server._metrics),
 }

@@ -1,7 +1,8 @@
 """Replicas from a file that another program writes; read again when it changes.
 
-YAML or JSON, in one of two forms:
+Lines, or YAML or JSON in one of two forms:
 
+    gpu-1=http://10.0.0.1:8100                                             # as `simulate-replicas --list` writes
     - {name: gpu-1, url: "http://10.0.0.1:8100", weight: 2, model: llama}    # or just the URL
     - [{"targets": ["10.0.0.1:8100"], "labels": {"replica": "gpu-1"}}]       # Prometheus file_sd
 
@@ -12,6 +13,7 @@ Of a target's labels ``replica`` names it (only where its group has one target),
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from serving.fleet.replica import Replica
 MAX_BYTES = 16 * 2**20
 MAX_REPLICAS = 16_384
 _KEYS = {"name", "url", "weight", "model"}
+_LINE = re.compile(r"([A-Za-z0-9._:-]+=)?(https?://|unix:)\S+$")
 
 
 class ReplicaFile:
@@ -67,10 +70,12 @@ def parse(content: bytes) -> list[Replica]:
     """The replicas in a file's content. Raises ValueError that says which entry is wrong, and how."""
     try:
         text = content.decode("utf-8-sig")
-        try:
-            entries = json.loads(text)
-        except ValueError:
-            entries = yamlfile.parse(text)[0]
+        entries: Any = _lines(text)
+        if entries is None:
+            try:
+                entries = json.loads(text)
+            except ValueError:
+                entries = yamlfile.parse(text)[0]
     except yamlfile.YamlError as e:
         raise ValueError(f"line {e.line}: {e}" if e.line else str(e)) from None
     except UnicodeDecodeError:
@@ -91,6 +96,13 @@ def parse(content: bytes) -> list[Replica]:
         raise ValueError("names no replica; an empty list would end the service, so the replicas stay")
     static.refuse_twins(replicas)
     return replicas
+
+
+def _lines(text: str) -> list[str] | None:
+    """The lines of the first form; None if it is another."""
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    return lines if lines and all(_LINE.match(line) for line in lines) else None
 
 
 def _one(entry: Any) -> Replica:
