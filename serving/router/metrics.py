@@ -230,7 +230,11 @@ class RouterMetrics:
         """Tokens of a request as the engine reported them."""
         found = self._tokens.get((tenant, model))
         if found is None:
-            found = self._tokens.setdefault((tenant, model), [0, 0]) if len(self._tokens) < MAX_COUNTERS else [0, 0]
+            found = (
+                self._tokens.setdefault((tenant, model), [0, 0])
+                if len(self._tokens) < MAX_COUNTERS
+                else [0, 0]
+            )
         found[0] += input_tokens
         found[1] += output_tokens
 

@@ -31,7 +31,25 @@ POOLS = {
     "interactive": {"replicas": ["sim-[012]"]},
 }
 SHORT, LONG = 300, 20_000  # bytes of a prompt
-WORDS = ["the", "report", "of", "our", "team", "says", "that", "many", "people", "would", "like", "a", "shorter", "way", "to", "the", "station"]
+WORDS = [
+    "the",
+    "report",
+    "of",
+    "our",
+    "team",
+    "says",
+    "that",
+    "many",
+    "people",
+    "would",
+    "like",
+    "a",
+    "shorter",
+    "way",
+    "to",
+    "the",
+    "station",
+]
 
 
 def body(size: int, tokens: int, chosen: random.Random) -> bytes:

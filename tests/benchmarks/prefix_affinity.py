@@ -28,7 +28,38 @@ import httpx
 
 ROOT = Path(__file__).parents[2]
 STRATEGIES = ("round_robin", "least_work", "hybrid")
-WORDS = ["river", "garden", "window", "letter", "morning", "village", "kitchen", "summer", "mountain", "bridge", "market", "music", "harbour", "story", "friend", "winter", "paper", "train", "island", "cloud", "orange", "table", "forest", "lesson", "doctor", "church", "school", "engine", "street", "colour"]
+WORDS = [
+    "river",
+    "garden",
+    "window",
+    "letter",
+    "morning",
+    "village",
+    "kitchen",
+    "summer",
+    "mountain",
+    "bridge",
+    "market",
+    "music",
+    "harbour",
+    "story",
+    "friend",
+    "winter",
+    "paper",
+    "train",
+    "island",
+    "cloud",
+    "orange",
+    "table",
+    "forest",
+    "lesson",
+    "doctor",
+    "church",
+    "school",
+    "engine",
+    "street",
+    "colour",
+]
 
 
 def text(words: int, chosen: random.Random) -> str:
