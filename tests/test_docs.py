@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "runbooks").glob("*.md"))]
-IDS = [d.name for d in DOCS]
+DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "serving/router/README.md", *sorted((ROOT / "runbooks").glob("*.md"))]
+IDS = [str(d.relative_to(ROOT)) for d in DOCS]
 
 
 def code(text: str) -> str:
@@ -25,13 +25,13 @@ def commands() -> set[str]:
     shown = subprocess.run(
         [sys.executable, "-m", "serving.cli", "--help"], capture_output=True, text=True, check=True
     )
-    return set(re.findall(r"^  ([a-z]+) ", shown.stdout.partition("Commands:")[2], re.M))
+    return set(re.findall(r"^  ([a-z-]+) ", shown.stdout.partition("Commands:")[2], re.M))
 
 
 @pytest.mark.parametrize("doc", DOCS, ids=IDS)
 def test_every_exaserve_command_exists(doc: Path, commands: set[str]) -> None:
     assert {"up", "down", "exporter", "dashboards"} <= commands
-    named = set(re.findall(r"(?:^|[\s|/])exaserve ([a-z]+)\b", code(doc.read_text()), re.M))
+    named = set(re.findall(r"(?:^|[\s|/])exaserve ([a-z-]+)\b", code(doc.read_text()), re.M))
     assert named <= commands
 
 

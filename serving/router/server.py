@@ -155,7 +155,7 @@ class Server:
         if intent.enabled:
             from serving.intent import classifier
 
-            self.classifier = classifier.load(intent.model)
+            self.classifier = classifier.load(intent.model, intent.second_stage, intent.time_limit)
             self.estimator = Estimator(intents=self.classifier.labels)
 
     def _load_access(self) -> None:
@@ -557,6 +557,11 @@ class Server:
             # close() sends what is still buffered; the client is gone from the set when that is done.
             if client.idle and client.transport is not None and not client.transport.is_closing():
                 client.transport.close()
+
+    def warm_up(self) -> None:
+        """Start what takes a while, before the first request needs it."""
+        if self.classifier is not None and self.classifier.second is not None:
+            self._spawn(self.classifier.second.start())
 
     async def drain(self, seconds: float) -> int:
         """Open requests may end within ``seconds``; returns how many were cut."""

@@ -83,6 +83,7 @@ class Worker:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
+        server.warm_up()
         self.channel.send(messages.Ready())
         self._due = time.monotonic()
         self._tick()

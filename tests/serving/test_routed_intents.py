@@ -97,3 +97,14 @@ async def test_without_such_a_pool_nobody_is_held_and_a_client_may_leave_meanwhi
         await until(lambda: not r.server._tasks)
         assert e.requests == []
         await at_rest(r)
+
+
+@run
+async def test_the_configuration_says_whether_there_is_a_second_stage_and_how_long_it_may_take() -> None:
+    async with router(HeldEngine("answer"), intent={"enabled": True, "second_stage": False}) as r:
+        assert r.server.classifier is not None
+        assert r.server.classifier.second is None
+    async with router(HeldEngine("answer"), intent={"enabled": True, "time_limit": 0.5}) as r:
+        assert r.server.classifier is not None
+        assert r.server.classifier.second is not None
+        assert r.server.classifier.second.time_limit == 0.5
