@@ -42,11 +42,16 @@ def group() -> Group:
                 )
                 """,
             ),
-            # 1 or 0 by replica and model. With several routers, 0 if any of them can't use the replica.
+            # 1 or 0 by replica and model. With several routers, 0 if any of them can't use the replica. None for
+            # one that an operator drains: it is out on purpose.
             Record(
                 UP,
                 f"""
-                min by (replica, model) (exaserve_replica_up)
+                min by (replica, model) (
+                  exaserve_replica_up
+                  unless on (replica, model)
+                  (exaserve_replica_state{{state="draining"}} == 1)
+                )
                 or on (replica)
                 (
                   min by (replica, model) (last_over_time(exaserve_replica_up[15m])) == 0

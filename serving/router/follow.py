@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 
 from serving.config_errors import ConfigError
 from serving.fleet.replica import Replica
 from serving.router import channel as messages
+from serving.router.access import Access, files_of
 from serving.router.feed import Feed
 from serving.router.members import Members
 from serving.router.reload import POLL_SECONDS, Change, Reloader
 from serving.router.say import complain, say
-from serving.router.tls import ReplicaTLS, Token
 from serving.router.workers import Workers
 
 BRIDGE_SECONDS = 60.0  # replicas that leave stay this long if none of the others takes requests
@@ -34,8 +33,8 @@ class Follow:
         self._health = feed.health
         self._workers = workers
         r = reloader.config.router
-        self._files = (r.replica_tls, r.replica_token_file)
-        self._load_access()
+        self._access = Access(r, members.current)
+        self._set_access()
         self._set_pools()
         self._wanted: tuple[list[Replica], float] | None = None
         self._bridging: list[Replica] | None = None
@@ -70,26 +69,18 @@ class Follow:
             router = change.config.router
             self._health.set_settings(router)
             self._set_pools()
-            if (router.replica_tls, router.replica_token_file) != self._files:
-                self._files = (router.replica_tls, router.replica_token_file)
-                self._load_access()
+            if self._access.files != files_of(router):
+                self._access = Access(router, self._members.current)
+                self._set_access()
         if change.access:
-            self._tls.reload_if_changed()
-            if self._token is not None:
-                self._token.reload_if_changed()
+            self._access.reload()
             self._set_access()
         if change:
             config = None if change.config is None else change.config.model_dump_json().encode()
             self._workers.send(messages.Reload(config, change.tenants, change.access))
 
-    def _load_access(self) -> None:
-        tls, token = self._files
-        self._tls = ReplicaTLS(*(None if p is None else Path(p) for p in (tls.ca, tls.certificate, tls.key)))
-        self._token = Token(Path(token)) if token is not None else None
-        self._set_access()
-
     def _set_access(self) -> None:
-        self._health.set_access(self._token.line if self._token is not None else b"", self._tls.context)
+        self._health.set_access(self._access.header, self._access.tls)
 
     def _set_pools(self) -> None:
         self._health.set_pools(self._members.by_pool(self.reloader.config.pools))

@@ -7,8 +7,6 @@ the ``apply_…`` methods what was decided; it may be Health in this process (te
 from __future__ import annotations
 
 import asyncio
-import ssl
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
@@ -20,10 +18,10 @@ from serving.config_base import size_in_bytes
 from serving.fleet.connect import connect, was_refused
 from serving.fleet.outcomes import LocalOutcomes
 from serving.fleet.replica import Replica
-from serving.router import admission, heads, local
+from serving.router import admission, heads, local, second_stage
+from serving.router.access import Access, files_of
 from serving.router.client import Client
 from serving.router.hedge import Hedge
-from serving.router.intake import admit
 from serving.router.limits import Refusal
 from serving.router.link import Link
 from serving.router.metrics import RouterMetrics
@@ -32,7 +30,6 @@ from serving.router.retry import RetryBudget
 from serving.router.shared import Counts
 from serving.router.span_export import Exporter
 from serving.router.tenants import Tenants
-from serving.router.tls import ReplicaTLS, Token
 from serving.router.tracing import Tracing
 from serving.router.tunnels import open_tunnel
 from serving.router.upstream import Upstream
@@ -85,10 +82,7 @@ class Server:
         self.classifier: IntentClassifier | None = None
         self.intent_threshold = settings.intent.threshold
         self._load_intents()
-        self.replica_header = b""
-        self._token: Token | None = None
-        self._replica_tls: ReplicaTLS | None = None
-        self._load_access()
+        self.access = Access(settings, self.replicas)
         self._tasks: set[asyncio.Task[None]] = set()
         self._sorting: asyncio.TimerHandle | None = None
         self.retries = RetryBudget(settings.retry.budget)
@@ -158,30 +152,16 @@ class Server:
             self.classifier = classifier.load(intent.model, intent.second_stage, intent.time_limit)
             self.estimator = Estimator(intents=self.classifier.labels)
 
-    def _load_access(self) -> None:
-        """How replicas are reached: a bearer token, TLS."""
-        settings = self.settings
-        if settings.replica_token_file is not None:
-            self._token = Token(Path(settings.replica_token_file))
-            self.replica_header = self._token.line
-        tls = settings.replica_tls
-        if any(r.scheme == "https" for r in self.replicas) or tls.ca is not None:
-            ca, certificate, key = (
-                None if p is None else Path(p) for p in (tls.ca, tls.certificate, tls.key)
-            )
-            self._replica_tls = ReplicaTLS(ca, certificate, key)
-
     def reload_access(self) -> None:
         """Files of the token and of TLS towards replicas may have changed."""
-        if self._token is not None and self._token.reload_if_changed():
-            self.replica_header = self._token.line
+        if self.access.reload():
             self.epoch += 1
-        if self._replica_tls is not None:
-            self._replica_tls.reload_if_changed()
 
     def apply_config(self, config: Config) -> None:
         """New limits, pools and strategies; host, port and workers stay. Requests that wait go on waiting."""
         self._take_settings(config)
+        if self.access.files != files_of(self.settings):
+            self.access = Access(self.settings, self.replicas)
         self._sort_members()
         self._gauges()
         for client in self.clients:
@@ -290,14 +270,14 @@ class Server:
                 return found
             head.tenant = found
             drop = (b"authorization", b"x-api-key")  # the tenant's key is no business of the replica's
-        elif self.replica_header:
+        elif self.access.header:
             drop = (b"authorization",)
         given = head.special.get(b"x-request-id")
         if given is not None and heads.request_id(given) != given:
             drop += (b"x-request-id",)
         if self.tracing is not None:
             drop += (b"traceparent", b"tracestate")
-        head.prepare(drop, self.replica_header)
+        head.prepare(drop, self.access.header)
         head.epoch = self.epoch
         return None
 
@@ -312,23 +292,7 @@ class Server:
     def ask_second_stage(self, exchange: Exchange, text: str) -> None:
         """Have the transformer look at it. A request with ``pending`` goes on when it has spoken, or its time is up."""
         if self.classifier is not None:
-            self._spawn(self._second_stage(self.classifier, exchange, text))
-
-    async def _second_stage(self, classifier: IntentClassifier, exchange: Exchange, text: str) -> None:
-        began = monotonic()
-        found = None
-        try:
-            if classifier.second is not None:
-                found = await classifier.second.classify(text)
-        except Exception as e:  # it is a help, not a condition: the first stage's word stands
-            print(f"intent: the second stage failed: {type(e).__name__}: {e}", file=sys.stderr, flush=True)
-        if found is not None and not exchange.done:
-            exchange.intent, exchange.confidence = found
-        self.metrics.classified(exchange.intent, "timeout" if found is None else "second")
-        if exchange.pending is not None and not exchange.done:
-            pending, exchange.pending = exchange.pending, None
-            exchange.waited += monotonic() - began
-            admit(self, exchange, *pending)
+            self._spawn(second_stage.look(self, self.classifier, exchange, text))
 
     def dispatch(self, exchange: Exchange, fresh_on: Replica | None = None) -> None:
         """Send the request to a replica; ``fresh_on``: to this one, over a new connection."""
@@ -351,7 +315,7 @@ class Server:
         if exchange.span is not None:
             exchange.head = exchange.span.attempt(replica, exchange.head)
         if exchange.upgrade:
-            open_tunnel(self, exchange, replica, self._tls())
+            open_tunnel(self, exchange, replica, self.access.tls)
             return
         idle = replica.idle
         while idle and not fresh:
@@ -376,7 +340,7 @@ class Server:
     async def _connect(self, exchange: Exchange | Hedge, replica: Replica) -> None:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                transport, upstream = await connect(replica, lambda: Upstream(replica), self._tls())
+                transport, upstream = await connect(replica, lambda: Upstream(replica), self.access.tls)
         except (OSError, TimeoutError) as e:
             if exchange.replica is not replica or exchange.done:
                 return
@@ -391,10 +355,6 @@ class Server:
         exchange.upstream = upstream
         upstream.send(exchange)  # type: ignore[arg-type]
         exchange.sending(monotonic())
-
-    def _tls(self) -> ssl.SSLContext | None:
-        """Towards replicas; read anew for each connection, since it follows its files."""
-        return self._replica_tls.context if self._replica_tls is not None else None
 
     def _hedge(self, exchange: Exchange) -> None:
         """No first byte for router.retry.hedge_after: ask another replica too, if retries are left."""
