@@ -118,7 +118,7 @@ def main() -> int:
     parser.add_argument(
         "--admin", default="http://127.0.0.1:8001", help="admin API of a router with the replicas"
     )
-    parser.add_argument("--conversations", type=int, default=6, help="at a time")
+    parser.add_argument("--conversations", type=int, default=5, help="at a time")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
