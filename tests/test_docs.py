@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "serving/router/README.md", *sorted((ROOT / "runbooks").glob("*.md"))]
+DOCS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "serving/router/README.md",
+    *sorted((ROOT / "runbooks").glob("*.md")),
+]
 IDS = [str(d.relative_to(ROOT)) for d in DOCS]
 
 

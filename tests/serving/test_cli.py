@@ -23,7 +23,18 @@ from tests.conftest import Stack, exaserve
 def test_help_lists_every_command() -> None:
     done = exaserve("--help")
     assert done.returncode == 0
-    for command in ("up", "down", "status", "logs", "ask", "config", "router", "drain", "exporter", "dashboards"):
+    for command in (
+        "up",
+        "down",
+        "status",
+        "logs",
+        "ask",
+        "config",
+        "router",
+        "drain",
+        "exporter",
+        "dashboards",
+    ):
         assert f"\n  {command} " in done.stdout
     for command in ("audit", "intent", "tenants", "simulate-replicas"):
         assert f"\n  {command} " in done.stdout
