@@ -228,18 +228,7 @@ class Client(asyncio.Protocol):
         self.expires = monotonic() + settings.request_timeout
 
     def _no_room(self, length: int) -> Refusal | None:
-        if length <= SMALL_BODY:
-            return None
-        server = self.server
-        if server.buffered_bytes + length > server.max_buffered_bytes:
-            return (
-                503,
-                "too_many_bytes",
-                "the router holds as many bytes of requests as it may; try again shortly",
-            )
-        server.buffered_bytes += length
-        self.buffered += length
-        return None
+        return self._more_room(length) if length > SMALL_BODY else None
 
     def _more(self, data: bytes) -> None:
         if self.closing:
