@@ -8,7 +8,6 @@ replicas every second: all that does not change is rendered once for all replica
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Collection
 from itertools import accumulate
@@ -174,14 +173,23 @@ class Page:
 
 
 def some_families(page: bytes, names: Collection[str]) -> bytes:
-    """The samples with one of these names, below their families' comments; as prometheus_client's ``name[]`` has it."""
-    wanted = {name.encode() for name in names}
+    """The samples with one of these names, below their families' comments; as prometheus_client's ``name[]`` has it.
+
+    Found by their bytes: a router asks thousands of replicas each second.
+    """
     found = []
-    for family in page.split(b"# HELP ")[1:]:
-        about, kind, *samples = family.split(b"\n")
-        samples = [s for s in samples if re.split(rb"[{ ]", s, maxsplit=1)[0] in wanted]
-        if samples:
-            found.append(b"\n".join((b"# HELP " + about, kind, *samples, b"")))
+    for name in dict.fromkeys(names):
+        start = b"\n" + name.encode()
+        about = -1
+        at = page.find(start)
+        while at >= 0:
+            end = page.find(b"\n", at + 1)
+            if page[at + len(start) : at + len(start) + 1] in (b"{", b" "):
+                if about < 0:
+                    about = page.rfind(b"# HELP ", 0, at)
+                    found.append(page[about : page.find(b"\n", page.find(b"# TYPE ", about)) + 1])
+                found.append(page[at + 1 : end + 1])
+            at = page.find(start, end)
     return b"".join(found)
 
 
