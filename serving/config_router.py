@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -13,6 +14,9 @@ Strategy = Literal["hybrid", "least_work", "consistent_hash", "round_robin", "le
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Tokens = Annotated[int, Field(ge=0, le=2**31)]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+#: The only pool where the configuration names none.
+DEFAULT_POOL = "default"
 
 
 class TLS(Section):
@@ -195,7 +199,10 @@ class Pool(Section):
     max_wait: Seconds | None = Field(None, description="none = router.admission.max_wait")
     priority: int = Field(0, ge=0, le=9, description="0 is served first where pools share replicas")
     fallback: Name | None = Field(None, description="pool that takes what this one can't")
-    slo_ttft: Seconds | None = Field(None, description="first token within this many seconds is good")
+
+    def takes(self, replica: str) -> bool:
+        """Whether the replica of that name is a member."""
+        return self.replicas is None or any(fnmatchcase(replica, pattern) for pattern in self.replicas)
 
 
 class Tenants(Section):

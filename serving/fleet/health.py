@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from serving.config_router import Router
+from serving.config_router import DEFAULT_POOL, Router
 from serving.fleet import probe
 from serving.fleet.ask import Asker, was_refused
 from serving.fleet.outlier import Outliers
@@ -115,7 +115,7 @@ class Health:
             if self._running:
                 self._begin(replica, i, len(new))
         if not self._own_pools:
-            self._pools({"default": self.replicas})
+            self._pools({DEFAULT_POOL: self.replicas})
         for replica in gone:
             replica.drain(True)
             self._changed(replica)

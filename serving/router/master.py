@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serving.config import Config
+from serving.config_router import DEFAULT_POOL
 from serving.fleet.replica import Replica
 from serving.router import channel as messages
 from serving.router import limits, listen
@@ -203,7 +204,7 @@ class Master:
         gauges["exaserve_router_config_last_reload_success_timestamp_seconds", ()] = (
             self.follow.reloader.since
         )
-        for pool in self.config.pools or ("default",):
+        for pool in self.config.pools or (DEFAULT_POOL,):
             gauges["exaserve_router_panic", (pool,)] = int(pool in self.health.panicking)
         for place in self.workers.places:
             for why, n in place.restarts.items():

@@ -6,9 +6,9 @@ A replica that leaves keeps its number until every worker has nothing open on it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
+from serving.config_router import DEFAULT_POOL
 from serving.fleet.discovery import static
 from serving.fleet.replica import Replica
 from serving.router.shared import MAX_REPLICAS
@@ -113,12 +113,5 @@ class Members:
     def by_pool(self, pools: Mapping[str, Any]) -> dict[str, list[Replica]]:
         """Replicas of each pool by its patterns; without pools all are the pool ``default``."""
         if not pools:
-            return {"default": list(self.current)}
-        return {
-            name: [
-                r
-                for r in self.current
-                if pool.replicas is None or any(fnmatchcase(r.name, pattern) for pattern in pool.replicas)
-            ]
-            for name, pool in pools.items()
-        }
+            return {DEFAULT_POOL: list(self.current)}
+        return {name: [r for r in self.current if pool.takes(r.name)] for name, pool in pools.items()}

@@ -7,11 +7,10 @@ Everything here is one worker's: limits that a pool shares between workers are d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from serving.config import Config
-from serving.config_router import Match
+from serving.config_router import DEFAULT_POOL, Match
 from serving.config_router import Pool as PoolSettings
 from serving.fleet.replica import Replica
 from serving.router import policies
@@ -19,9 +18,6 @@ from serving.router.policies.eligible import Eligible
 
 if TYPE_CHECKING:
     from serving.router.exchange import Exchange
-
-#: The only pool where the configuration names none.
-DEFAULT = "default"
 
 
 class View:
@@ -85,14 +81,9 @@ class Pool:
 
     # --- members ---
 
-    def takes(self, replica: Replica) -> bool:
-        """Whether the configuration makes it a member."""
-        patterns = self.settings.replicas
-        return patterns is None or any(fnmatchcase(replica.name, p) for p in patterns)
-
     def set_members(self, members: Sequence[Replica]) -> None:
         """Those that are left keep their counts; a view per model where there are several."""
-        self.members = [r for r in members if self.takes(r)]
+        self.members = [r for r in members if self.settings.takes(r.name)]
         names = {str(m.get("id")) for r in self.members for m in r.models}
         self.everyone = self._view(self.everyone, self.members)
         before, self.by_model = self.by_model, {}
@@ -199,7 +190,7 @@ class Pool:
 def build(config: Config, before: Sequence[Pool] = ()) -> list[Pool]:
     """The pools of a configuration, in its order; those of ``before`` with the same name are taken over."""
     known = {p.name: p for p in before}
-    wanted = config.pools or {DEFAULT: PoolSettings()}
+    wanted = config.pools or {DEFAULT_POOL: PoolSettings()}
     pools: dict[str, Pool] = {}
     for name, settings in wanted.items():
         pool = pools[name] = known.get(name) or Pool(name, settings, config)

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from serving.config import Config, Router, load
 from serving.config_errors import ConfigError
+from serving.config_router import DEFAULT_POOL
 from serving.router import tenants_file
 from serving.router.tenants import unknown_pools
 from serving.router.tls import ServerTLS, TLSError, bearer, replica_context
@@ -67,7 +68,7 @@ def _bad_files(config: Config) -> Iterator[str]:
     if config.tenants.file is not None:
         try:
             yield from unknown_pools(
-                tenants_file.read(Path(config.tenants.file)), config.pools or {"default": None}
+                tenants_file.read(Path(config.tenants.file)), config.pools or {DEFAULT_POOL: None}
             )
         except ConfigError as error:
             yield from error.errors

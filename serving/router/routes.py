@@ -28,11 +28,6 @@ _CONTROL_PREFIXES = (
 )  # fmt: skip
 
 
-def route_of(path: bytes) -> str:
-    """The route's name for metrics: one of a closed set, since clients choose paths."""
-    return ROUTES.get(path, "other")
-
-
 def origin_form(url: bytes) -> bytes:
     """The path and query of a URL that names the host too (``GET http://host/path``); ``/`` without a path."""
     _, _, rest = url.partition(b"://")

@@ -25,7 +25,7 @@ from serving.router.hedge import Hedge
 from serving.router.limits import Refusal
 from serving.router.link import Link
 from serving.router.metrics import RouterMetrics
-from serving.router.pools import Classifier, Pool, View, build, in_order_of_service
+from serving.router.pools import Classifier, Pool, build, in_order_of_service
 from serving.router.retry import RetryBudget
 from serving.router.shared import Counts
 from serving.router.span_export import Exporter
@@ -470,10 +470,6 @@ class Server:
     def send_waiting(self, exchange: Exchange, replica: Replica) -> None:
         """One that waited gets its replica."""
         self._send(exchange, replica)
-
-    def view_of(self, exchange: Exchange) -> View:
-        assert exchange.pool is not None
-        return exchange.pool.view(exchange.model)
 
     # --- life ---
 

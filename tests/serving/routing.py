@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-
-import uvloop
 
 from serving.config import Config
 from serving.fleet.discovery import static
@@ -16,6 +14,9 @@ from serving.router.link import LocalLink, number
 from serving.router.server import Server
 from serving.router.shared import Counts
 from tests.fakes import FakeEngine
+from tests.serving.on_loop import run, until
+
+__all__ = ["Running", "read_answer", "request", "router", "run", "until"]
 
 FAST: dict[str, Any] = {
     "health_check_interval": 0.3,
@@ -128,20 +129,3 @@ async def router(
         await link.stop()
         for e in engines:
             await e.kill()
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
-def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Decorator: the coroutine as a plain test."""
-
-    def plain() -> None:
-        uvloop.run(asyncio.wait_for(test(), 60))  # the loop that the router runs on
-
-    plain.__name__ = test.__name__
-    plain.__doc__ = test.__doc__
-    return plain
