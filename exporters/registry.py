@@ -1,7 +1,7 @@
 """Runs every collector at a scrape, each in its own thread and within its limit, and says how each did.
 
 A collector is one file in ``exporters/collectors/`` with one ``register`` at its end. It returns plain samples
-named in ``exporters/catalog.py``. One that breaks, hangs or names an unknown metric costs no other collector
+named in ``exporters/catalog/``. One that breaks, hangs or names an unknown metric costs no other collector
 anything: its samples are dropped and ``exaserve_exporter_collector_success`` is 0. One that finds nothing of its
 kind on this machine raises NoData: it exports nothing and no ``success`` either, which is apart from broken.
 

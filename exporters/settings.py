@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,11 +30,27 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """timeout: seconds that one replica's page may take. discover: URL of an HTTP service discovery."""
+    """Everything that collectors are told.
+
+    timeout: seconds that one replica's page may take. discover: URL of an HTTP service discovery.
+    sysfs, procfs: where the kernel's file systems are mounted (``/host/sys`` in a container).
+    run_folder: where ExaServe keeps the process ids of its replicas on this node.
+    mounts: folders whose storage is measured. peers: ``host:port`` that connections are tried to.
+    node_exporter_names: also give what node_exporter has under its names.
+    router: metrics page of the router whose intents are watched. intent_reference: file to compare them with.
+    """
 
     replicas: tuple[Replica, ...] = ()
     discover: str | None = None
     timeout: float = 3.0
+    sysfs: Path = Path("/sys")
+    procfs: Path = Path("/proc")
+    run_folder: Path | None = None
+    mounts: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+    node_exporter_names: bool = False
+    router: str | None = None
+    intent_reference: Path | None = None
 
 
 def check_url(url: str) -> str:

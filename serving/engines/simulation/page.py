@@ -1,7 +1,7 @@
 """The simulated replica's metrics page in Prometheus' text format, with vLLM's own names and labels.
 
 What is counted is in ``metrics.py``. Held to a real page by ``tests/serving/test_engines_simulated_page.py``.
-ExaServe's own metrics are not here but in ``exporters/catalog.py``. A router reads the pages of thousands of
+ExaServe's own metrics are not here but in ``exporters/catalog/``. A router reads the pages of thousands of
 replicas every second: all that does not change is rendered once for all replicas of one profile.
 """
 
