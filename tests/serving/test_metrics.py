@@ -182,7 +182,7 @@ def test_a_replica_that_answers_with_any_status_does_not_make_series_without_end
 
 def test_counters_with_names_reasons_or_labels_that_are_not_declared_are_refused() -> None:
     m = RouterMetrics()
-    with pytest.raises(KeyError, match=r"catalog\.py"):
+    with pytest.raises(KeyError, match=r"exporters/catalog"):
         m.count("exaserve_router_made_up_total")
     with pytest.raises(ValueError, match="labels"):
         m.count("exaserve_router_hedges_total", ("a", "b"))
