@@ -43,7 +43,8 @@ model: env
 tools: ## Debian's prometheus and prometheus-alertmanager, if missing and root or sudo allows it
 	@serving/tools.sh
 
-test: install model tools ## Set up what the tests need and run them all; PYTEST_ARGS="-m 'not real'" for the quick ones
+test: install model ## Set up what the tests need and run them all; PYTEST_ARGS="-m 'not real'" for the quick ones
+	@serving/tools.sh tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: env ## Linters, types, import contracts, generated files up to date

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 #: A name becomes a label value of every series, so it stays short and plain.
 _NAME = re.compile(r"[A-Za-z0-9._:\[\]-]{1,100}")
 
-#: Replicas of one exporter. One exporter runs on each node; a longer list is a mistake in the discovery.
-MAX_REPLICAS = 1024
+#: Replicas of one exporter: a whole fleet of 3,072 and room. A longer list is a mistake in the discovery.
+MAX_REPLICAS = 8192
+#: Bad targets that are told by name.
+_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,15 @@ class Settings:
     sysfs, procfs: where the kernel's file systems are mounted (``/host/sys`` in a container).
     run_folder: where ExaServe keeps the process ids of its replicas on this node.
     mounts: folders whose storage is measured. peers: ``host:port`` that connections are tried to.
+    limits: seconds that a collector may take, by its name, where that is less than the scrape's limit.
     node_exporter_names: also give what node_exporter has under its names.
     router: metrics page of the router whose intents are watched. intent_reference: file to compare them with.
+    intent_window: seconds of requests that are compared with it.
+    storage_interval: seconds between two probes of a mount (15 at least). storage_stuck_after: seconds after which
+    one that has not come back counts as stuck. storage_read_limit: seconds above which a read is slow.
+    peer_interval: seconds between two connections to a peer (15 at least).
+    numa_maps_bytes: resident memory of one process (bytes) above which its numa_maps are not read: that takes 9-20 ms
+    per GiB, in which the process may have to wait. numa_maps_interval: seconds between two such readings (300 at least).
     """
 
     replicas: tuple[Replica, ...] = ()
@@ -51,6 +61,14 @@ class Settings:
     node_exporter_names: bool = False
     router: str | None = None
     intent_reference: Path | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)
+    intent_window: float = 1800.0
+    storage_interval: float = 15.0
+    storage_stuck_after: float = 10.0
+    storage_read_limit: float = 0.002
+    peer_interval: float = 15.0
+    numa_maps_bytes: int = 16 * 2**30
+    numa_maps_interval: float = 300.0
 
 
 def check_url(url: str) -> str:
@@ -63,8 +81,15 @@ def check_url(url: str) -> str:
     except ValueError:
         bad = True
     if bad or parts.query or parts.fragment or re.search(r"[\s\x00-\x1f\x7f]", url):
-        raise ValueError(f"{url!r} is not the address of a server; write it like http://127.0.0.1:8100")
+        raise ValueError(
+            f"{without_password(url)!r} is not the address of a server; write it like http://127.0.0.1:8100"
+        )
     return url.rstrip("/")
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown: what stands between ``//`` and ``@`` is left out."""
+    return re.sub(r"//[^/]*@", "//", url)
 
 
 def parse_replica(text: str) -> Replica:
@@ -82,12 +107,24 @@ def parse_replica(text: str) -> Replica:
     return Replica(name, url if url.endswith("/metrics") else f"{url}/metrics")
 
 
-def parse_discovery(body: bytes) -> tuple[Replica, ...]:
+class Discovered(NamedTuple):
+    """What a service discovery names. skipped: targets that can't be used, by why (``SKIPPED``); why: of the first few."""
+
+    replicas: tuple[Replica, ...]
+    skipped: dict[str, int]
+    why: str
+
+
+#: Why a target of a service discovery is passed over: it is no address or no name; another has its name; MAX_REPLICAS.
+SKIPPED = ("invalid", "duplicate", "too_many")
+
+
+def parse_discovery(body: bytes) -> Discovered:
     """The replicas of a Prometheus HTTP service discovery: ``[{"targets": [...], "labels": {...}}]``.
 
     The label ``replica`` gives the name (without it, or where a group has several targets: host:port);
-    ``__scheme__`` and ``__metrics_path__`` are honoured. Later duplicates of a name are dropped.
-    Raises ValueError if the answer has another shape.
+    ``__scheme__`` and ``__metrics_path__`` are honoured. A group or target that can't be used costs the others
+    nothing: it is counted. Raises ValueError if the answer is no list at all.
     """
     try:
         groups = json.loads(body)
@@ -96,24 +133,43 @@ def parse_discovery(body: bytes) -> tuple[Replica, ...]:
     if not isinstance(groups, list):
         raise ValueError("service discovery: the answer is not a list of target groups")
     found: dict[str, Replica] = {}
+    skipped = dict.fromkeys(SKIPPED, 0)
+    why: list[str] = []
     for group in groups:
         for replica in _of_group(group):
-            found.setdefault(replica.name, replica)
-            if len(found) > MAX_REPLICAS:
-                raise ValueError(f"service discovery: more than {MAX_REPLICAS} replicas")
-    return tuple(found.values())
+            if isinstance(replica, str):
+                reason, told = "invalid", replica
+            elif replica.name in found:
+                # The same target in two groups (a router's list and a file) is no mistake.
+                if found[replica.name] == replica:
+                    continue
+                reason, told = "duplicate", f"{replica.name} is named twice"
+            elif len(found) >= MAX_REPLICAS:
+                reason, told = "too_many", f"more than {MAX_REPLICAS} replicas"
+            else:
+                found[replica.name] = replica
+                continue
+            skipped[reason] += 1
+            if len(why) < _TOLD and told not in why:
+                why.append(told)
+    return Discovered(tuple(found.values()), skipped, "; ".join(why))
 
 
-def _of_group(group: Any) -> list[Replica]:
+def _of_group(group: Any) -> Iterator[Replica | str]:
+    """Each target of a group, or why it is none."""
     targets = group.get("targets") if isinstance(group, dict) else None
     labels = group.get("labels") or {} if isinstance(group, dict) else None
     if not isinstance(targets, list) or not isinstance(labels, dict):
-        raise ValueError('service discovery: a group is not {"targets": [...], "labels": {...}}')
+        yield 'a group is not {"targets": [...], "labels": {...}}'
+        return
     scheme, path = labels.get("__scheme__", "http"), labels.get("__metrics_path__", "/metrics")
     name = labels.get("replica") if len(targets) == 1 else None
-    found = []
     for target in targets:
-        address = check_url(f"{scheme}://{target}")
-        replica = parse_replica(f"{name}={address}" if name else address)
-        found.append(Replica(replica.name, f"{address}/{str(path).lstrip('/')}"))
-    return found
+        try:
+            if not isinstance(target, str):
+                raise ValueError(f"{str(target)[:100]!r} is not the address of a server")
+            address = check_url(f"{scheme}://{target}"[:2000])
+            replica = parse_replica(f"{name}={address}" if name else address)
+            yield Replica(replica.name, f"{address}/{str(path).lstrip('/')}")
+        except ValueError as error:
+            yield str(error)

@@ -10,12 +10,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
+from dashboards import slo
+from exporters import config as exporter_config
+from exporters.config import Exporter
 from serving import yamlfile
 from serving.config_base import Host, Port, Seconds, Section
 from serving.config_errors import ConfigError, Places, word
-from serving.config_router import Match, Name, Pool, Router, Tenants
+from serving.config_router import DEFAULT_POOL, Match, Name, Pool, Router, Tenants
 from serving.yamlfile import KeyPath
 
 
@@ -85,11 +88,6 @@ class Network(Section):
     nccl_ib_hca: str | None = Field(None, description="HCAs that NCCL uses, e.g. mlx5_0,mlx5_1")
 
 
-class Exporter(Section):
-    host: Host = "127.0.0.1"
-    port: Port = 9420
-
-
 class Monitoring(Section):
     enabled: bool = True
     prometheus_port: Port = 9090
@@ -112,6 +110,12 @@ class Config(Section):
     network: Network = Network()
     exporter: Exporter = Exporter()
     monitoring: Monitoring = Monitoring()
+    slos: slo.Slos = Field(slo.DEFAULT, description="service levels; those given are all there are")
+
+    @field_validator("slos")
+    @classmethod
+    def _none_means_the_defaults(cls, slos: slo.Slos) -> slo.Slos:
+        return slos or slo.DEFAULT
 
 
 #: Engine arguments that ExaServe sets itself from other keys; giving them twice would hide one of the two.
@@ -177,19 +181,20 @@ _PATHS = {
     "router.intent.model": "default",
     "router.audit.folder": None,
     "tenants.file": None,
+    **{f"exporter.{key}": None for key in exporter_config.PATHS},
 }
 
 
 def _with_absolute_paths(config: Config, folder: Path) -> Config:
     for key, word_for_none in _PATHS.items():
-        sections: list[Section] = [config]
+        sections: list[BaseModel] = [config]
         *names, last = key.split(".")
         for name in names:
             sections.append(getattr(sections[-1], name))
         value = getattr(sections[-1], last)
         if value in (None, word_for_none):
             continue
-        changed: Section = sections[-1].model_copy(
+        changed: BaseModel = sections[-1].model_copy(
             update={last: str((folder / Path(value).expanduser()).absolute())}
         )
         for section, name in zip(reversed(sections[:-1]), reversed(names), strict=True):
@@ -261,6 +266,10 @@ def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
             yield f"{section}.{missing}", "must be given too: a certificate and its key come together"
     if router.tls.client_ca is not None and router.tls.certificate is None:
         yield "router.tls.client_ca", "needs router.tls.certificate and router.tls.key"
+    for key, problem in exporter_config.problems(config.exporter):
+        yield f"exporter.{key}", problem
+    for key, problem in slo.problems(config.slos, list(config.pools) or [DEFAULT_POOL]):
+        yield f"slos.{key}", problem
     if config.fleet.restart_frozen_after <= router.silence_timeout:
         yield (
             "fleet.restart_frozen_after",

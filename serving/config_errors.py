@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -21,7 +21,6 @@ VALUES_NOT_BUILT = {
 }
 #: Keys that the design has and the code has not: key -> what there is today.
 KEYS_NOT_BUILT = {
-    "slo": "latency buckets in exporters/catalog/router.py",
     "aliases": "one name, model.name",
     "model.lora": "the model as it is",
     "engine.data_parallel_size": "more replicas (fleet.replicas_per_node)",
@@ -30,7 +29,6 @@ KEYS_NOT_BUILT = {
     "fleet.autoscaling": "a fixed number, fleet.replicas_per_node",
     "fleet.discovery": "replicas that exaserve up starts, or exaserve router --replica URL",
     "router.api_keys": "tenants.file (exaserve tenants key)",
-    "exporter.collectors": "every collector that finds something",
 }
 
 
@@ -76,6 +74,8 @@ def word(found: Mapping[str, Any], model: type[BaseModel], places: Places) -> st
 def _problem(found: Mapping[str, Any], path: KeyPath, key: str, model: type[BaseModel]) -> str:
     if found["type"] == "extra_forbidden":
         return _unknown(path, key, model)
+    if found["type"] == "missing":
+        return "must be given"
     field = _field(model, path)
     given = found["input"]
     if found["type"] == "literal_error":
@@ -106,6 +106,8 @@ def _must(found: Mapping[str, Any], field: FieldInfo | None) -> str:
         return f"must be above {_number(ctx['gt'])}"
     if kind == "greater_than_equal":
         return f"must be at least {_number(ctx['ge'])}"
+    if kind == "less_than":
+        return f"must be below {_number(ctx['lt'])}"
     if kind == "less_than_equal":
         return f"must be at most {_number(ctx['le'])}"
     if kind == "string_pattern_mismatch":
@@ -130,7 +132,7 @@ def _cure(field: FieldInfo | None) -> str:
         return ""
     default = field.get_default(call_default_factory=True)
     meaning = f" ({field.description})" if field.description else ""
-    if isinstance(default, BaseModel):
+    if isinstance(default, BaseModel) or (isinstance(default, dict) and default):
         return f"; leave it out for the defaults{meaning}"
     return f"; default {'none' if default is None else default}{meaning}"
 
@@ -146,13 +148,17 @@ def _expected(found: Mapping[str, Any]) -> list[str]:
 
 
 def _section(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
-    for part in path:
+    """The section at ``path``; names of a mapping of sections (``pools.NAME``) are passed over."""
+    parts = iter(path)
+    for part in parts:
         field = model.model_fields.get(str(part))
-        if field is None or not (
-            isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-        ):
+        below = field.annotation if field else None
+        if get_origin(below) is dict:
+            below = get_args(below)[1]
+            next(parts, None)
+        if not (isinstance(below, type) and issubclass(below, BaseModel)):
             return None
-        model = field.annotation
+        model = below
     return model
 
 

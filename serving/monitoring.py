@@ -1,12 +1,14 @@
 """Prometheus and Alertmanager beside the stack: where they are, their configuration, how they are started.
 
-The rules themselves come from ``dashboards/generated/rules``. Both run with Debian's or any newer release.
+The rules themselves come from ``dashboards``. Both run with Debian's or any newer release.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import yaml
@@ -54,16 +56,35 @@ def rules_folder() -> Path | None:
     return None
 
 
-def prometheus_config(config: Config) -> str:
-    """prometheus.yml of the stack."""
+def own_rules(config: Config, run: Path) -> Path | None:
+    """The rules with the configuration's service levels, built into ``run``; the packaged ones for the defaults.
+
+    A child builds them from the effective configuration in ``run``: dashboards is a folder of its own. Raises
+    OSError if it can't.
+    """
+    packaged = rules_folder()
+    if packaged is None or config.slos == Config().slos:
+        return packaged
+    out = run / "boards"
+    argv = [sys.executable, "-m", "dashboards", "build", f"--out={out}", f"--config={run / 'exaserve.yaml'}"]
+    built = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    if built.returncode != 0:
+        raise OSError(f"rules for slos can't be built: {built.stderr.strip()}")
+    return out / "rules"
+
+
+def prometheus_config(config: Config, rules: Path | None = None) -> str:
+    """prometheus.yml of the stack. rules: folder of rule files."""
     router = f"{reach(config.router.admin_host)}:{config.router.admin_port}"
     ports = config.monitoring
     interval = _duration(ports.scrape_interval)
-    rules = rules_folder()
 
     def job(name: str, address: str) -> dict[str, object]:
         return {"job_name": name, "static_configs": [{"targets": [address]}]}
 
+    exporter = job("exaserve-exporter", f"{reach(config.exporter.host)}:{config.exporter.port}")
+    if config.exporter.token_file:
+        exporter["authorization"] = {"credentials_file": config.exporter.token_file}
     replicas = {
         "job_name": "exaserve-replica",
         "http_sd_configs": [{"url": f"http://{router}/sd", "refresh_interval": "5s"}],
@@ -82,7 +103,7 @@ def prometheus_config(config: Config) -> str:
             "scrape_configs": [
                 job("exaserve-router", router),
                 replicas,
-                job("exaserve-exporter", f"{reach(config.exporter.host)}:{config.exporter.port}"),
+                exporter,
                 job("prometheus", f"{_LISTEN}:{ports.prometheus_port}"),
                 job("alertmanager", f"{_LISTEN}:{ports.alertmanager_port}"),
             ],
@@ -112,9 +133,9 @@ def alertmanager_config() -> str:
 
 
 def prometheus_argv(config: Config, binary: str, run: Path) -> list[str]:
-    """How to start Prometheus; writes its configuration into ``run``. Raises OSError."""
+    """How to start Prometheus; writes its configuration and rules into ``run``. Raises OSError."""
     file = run / "prometheus.yml"
-    write_whole(file, prometheus_config(config))
+    write_whole(file, prometheus_config(config, own_rules(config, run)))
     return [
         binary,
         f"--config.file={file}",

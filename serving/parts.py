@@ -85,7 +85,11 @@ def _services(config: Config, run: Path, effective: Path, named: list[str]) -> l
     router_argv = _own("router", *named, f"--config={effective}", f"--host={router.host}")
     router_argv += [f"--port={router.port}", f"--admin-host={router.admin_host}"]
     router_argv += [f"--admin-port={router.admin_port}"]
-    exporter_argv = _own("exporter", f"--host={exporter.host}", f"--port={exporter.port}", *named)
+    # The section itself is in the file. What it leaves open is this stack's.
+    exporter_argv = _own("exporter", f"--config={effective}", *named)
+    exporter_argv += [] if exporter.run_folder else [f"--run-folder={run}"]
+    exporter_argv += [] if exporter.router else [f"--router={admin}/metrics"]
+    exporter_argv += [] if exporter.discover else [f"--discover={admin}/sd"]
     found = [
         Part(
             "router",

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs Debian's prometheus and prometheus-alertmanager where they are missing and root or
-# password-less sudo allows it. Never fails where it can't: it says what is missing and how to get it.
+# password-less sudo allows it; with the argument `tests` also prometheus-node-exporter, which only the tests
+# compare ours with. Never fails where it can't: it says what is missing and how to get it.
 # Debian's own services are neither started nor left enabled: ExaServe runs these programs itself.
 set -euo pipefail
 
@@ -8,12 +9,18 @@ missing=()
 command -v prometheus >/dev/null && command -v promtool >/dev/null || missing+=(prometheus)
 { command -v prometheus-alertmanager || command -v alertmanager; } >/dev/null && command -v amtool >/dev/null \
   || missing+=(prometheus-alertmanager)
+programs="prometheus, promtool, alertmanager and amtool"
+if [ "${1:-}" = tests ]; then
+  programs="prometheus, promtool, alertmanager, amtool and node_exporter"
+  command -v prometheus-node-exporter >/dev/null || command -v node_exporter >/dev/null \
+    || missing+=(prometheus-node-exporter)
+fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 give_up() {
   echo "tools: ${missing[*]} missing ($1). ExaServe goes on without. To get them:"
   echo "  sudo apt-get install --no-install-recommends ${missing[*]}"
-  echo "or put prometheus, promtool, alertmanager and amtool on the PATH."
+  echo "or put $programs on the PATH."
   exit 0
 }
 

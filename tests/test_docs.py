@@ -14,6 +14,7 @@ DOCS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "serving/router/README.md",
+    ROOT / "exporters/README.md",
     *sorted((ROOT / "runbooks").glob("*.md")),
 ]
 IDS = [str(d.relative_to(ROOT)) for d in DOCS]

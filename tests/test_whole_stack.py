@@ -198,6 +198,33 @@ def test_prometheus_has_every_part_up(real_stack: Any) -> None:
     assert len(targets()) == 6  # two replicas, one of each other
 
 
+def test_numa_finds_the_processes_and_the_memory_of_real_replicas(real_stack: Any) -> None:
+    """The exporter's own page, on this machine's /proc and /sys; the engine is a process of its own, and in it."""
+    if not Path("/proc/self/numa_maps").exists():
+        pytest.skip("a kernel without NUMA")
+
+    def measured() -> dict[str, float]:
+        page = httpx.get(f"{real_stack.exporter}/metrics").text
+        found = re.findall(r'^exaserve_numa_replica_memory_bytes\{(.*kind="own".*)\} (\S+)$', page, re.M)
+        sizes: dict[str, float] = {}
+        for labels, value in found:
+            replica = labels.split('replica="')[1].partition('"')[0]
+            sizes[replica] = sizes.get(replica, 0) + float(value)
+        return sizes if len(sizes) == 2 else {}
+
+    # A process is read once it is half a minute old, and handed over at the scrape after that.
+    sizes = wait_for("memory of both replicas by node", measured, 60, every=1)
+    assert set(sizes) == {"replica-0", "replica-1"}
+    for name, size in sizes.items():
+        replica = replica_process(real_stack, name)
+        resident = sum(p.memory_info().rss for p in (replica, *replica.children(recursive=True)))
+        assert 0.6 * resident < size < 1.2 * resident
+    page = httpx.get(f"{real_stack.exporter}/metrics").text
+    for name in sizes:
+        assert f'exaserve_numa_replica_processes{{replica="{name}",found_by="run_folder"}} ' in page
+        assert re.search(rf'exaserve_numa_replica_cpu_node\{{replica="{name}",node="\d+"\}} 1', page)
+
+
 @pytest.fixture(scope="module")
 def locust_run(real_stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """60 s of ``locust -f loadtest/`` with 8 users, running while the first test asks for it."""

@@ -11,7 +11,22 @@ on counters only. Label values come from configuration or from the replica, neve
 
 from __future__ import annotations
 
-from exporters.catalog import engine, exporter, replica, router
+from exporters.catalog import (
+    chaos,
+    engine,
+    exporter,
+    gpu,
+    infiniband,
+    intent_drift,
+    loadtest,
+    network,
+    node,
+    numa,
+    process,
+    replica,
+    router,
+    storage,
+)
 from exporters.catalog.metric import Metric
 from exporters.catalog.router import GAP_BUCKETS, LATENCY_BUCKETS, OVERHEAD_BUCKETS, QUEUE_BUCKETS
 
@@ -27,7 +42,24 @@ __all__ = [
 
 #: Every metric by name, subsystem by subsystem.
 CATALOG: dict[str, Metric] = {
-    m.name: m for subsystem in (router, replica, engine, exporter) for m in subsystem.METRICS
+    m.name: m
+    for subsystem in (
+        router,
+        replica,
+        engine,
+        exporter,
+        infiniband,
+        intent_drift,
+        storage,
+        network,
+        node,
+        numa,
+        gpu,
+        process,
+        loadtest,
+        chaos,
+    )
+    for m in subsystem.METRICS
 }
 
 

@@ -68,6 +68,13 @@ METRICS = (
         source="router: counted when the answer ends",
     ),
     Metric(
+        "exaserve_router_cut_answers_total",
+        "counter",
+        "Answers that broke off after they had begun; clients had seen a success code by then.",
+        REQUEST_LABELS,
+        source="router: the replica died, went silent or the time was up in the middle of an answer",
+    ),
+    Metric(
         "exaserve_router_request_duration_seconds",
         "histogram",
         "From the last byte of the request to the last byte of the answer.",
@@ -108,6 +115,13 @@ METRICS = (
         source="router",
     ),
     Metric("exaserve_router_client_connections", "gauge", "Open client connections.", (), source="router"),
+    Metric(
+        "exaserve_router_max_client_connections",
+        "gauge",
+        "Client connections that all workers take at once; further ones get 503.",
+        (),
+        source="router: router.max_connections, or fewer where the limit of open files is too low for them",
+    ),
     Metric(
         "exaserve_router_time_per_output_chunk_seconds",
         "histogram",
@@ -194,6 +208,13 @@ METRICS = (
         source="router",
     ),
     Metric(
+        "exaserve_router_max_waiting_requests",
+        "gauge",
+        "Requests of the pool that may wait at once, in all workers; further ones get 503.",
+        ("pool",),
+        source="router: admission.max_waiting, or the pool's own",
+    ),
+    Metric(
         "exaserve_router_buffered_bytes",
         "gauge",
         "Bytes of request bodies that the router holds.",
@@ -225,6 +246,13 @@ METRICS = (
         source="router's master",
     ),
     Metric(
+        "exaserve_router_compiled_workers",
+        "gauge",
+        "Of the workers, those whose hot modules are compiled (make env); the others run as plain Python.",
+        (),
+        source="router",
+    ),
+    Metric(
         "exaserve_router_worker_restarts_total",
         "counter",
         "Data-plane processes that were replaced, by why.",
@@ -253,6 +281,13 @@ METRICS = (
         "Open file descriptors of a process of the router: two a stream.",
         ("worker",),
         source="router: /proc",
+    ),
+    Metric(
+        "exaserve_router_worker_max_open_files",
+        "gauge",
+        "Soft limit of open file descriptors of a process of the router.",
+        ("worker",),
+        source="router: prlimit(2)",
     ),
     Metric(
         "exaserve_router_config_last_reload_successful",

@@ -101,7 +101,8 @@ def problem(folder: Path, gpu: bool) -> str | None:
         return f"{MARKER} can't be read"
     if not isinstance(marker, dict) or marker.get("pins_sha256") != _hash(requirements(gpu)):
         return "it was built from other pins"
-    if marker.get("folder") != str(folder):
+    # Compared without links: a home that links to another's engines uses that one, and must not build it anew.
+    if Path(str(marker.get("folder"))).resolve() != folder.resolve():
         return f"it was built for {marker.get('folder')}, and its scripts name that path"
     for program in ("python", "vllm"):
         if not (folder / "bin" / program).exists():

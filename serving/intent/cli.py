@@ -1,4 +1,5 @@
-"""``exaserve intent``: train, evaluate and try the classifier. Options, messages and exit statuses only.
+"""``exaserve intent``: train, evaluate and try the classifier, save what is normal. Options and messages
+only.
 
 Status 0: done; 1: a file cannot be used, or the model is damaged; 2: wrong usage.
 """
@@ -11,6 +12,10 @@ from typing import Annotated, NoReturn
 import typer
 
 app = typer.Typer(help="The intent classifier: what a question is about.", no_args_is_help=True)
+reference_app = typer.Typer(
+    help="The normal mix of intents, which the exporter compares traffic with.", no_args_is_help=True
+)
+app.add_typer(reference_app, name="reference")
 
 _File = Annotated[Path, typer.Argument(help='JSON lines: {"text": "…", "label": "…"}, "lang" if you like.')]
 _Model = Annotated[str, typer.Option(help="A file of `intent train`, or default for the bundled model.")]
@@ -108,6 +113,72 @@ def classify(
     except ModelError as error:
         _fail(str(error), 1)
     typer.echo(f"{label} {confidence:.2f} ({stage})")
+
+
+@reference_app.command("save")
+def reference_save(
+    file: Annotated[Path, typer.Argument(help="Where it goes; an old one is replaced.")],
+    router: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="A router's admin API; default: the running stack's, else port 8001."
+        ),
+    ] = None,
+    prometheus: Annotated[
+        str | None, typer.Option(metavar="URL", help="Count over a range of time in this Prometheus instead.")
+    ] = None,
+    since: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="With --prometheus: the range begins this long ago.")
+    ] = "-7d",
+    until: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="And ends this long ago; default: now.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Name of the intent model, as a note in the file.")
+    ] = None,
+) -> None:
+    """Save the mix of intents as it is now, or was in a normal week, as what is normal.
+
+    From a router: all that it classified since it started.
+    """
+    from serving.intent import reference
+
+    try:
+        if router is not None and prometheus is not None:
+            raise reference.NoReference("--router or --prometheus, not both", 2)
+        if prometheus is not None:
+            found = reference.from_prometheus(prometheus, since, until, model)
+        else:
+            found = reference.from_router(router or _running(), model)
+        reference.write(found, file)
+    except reference.NoReference as error:
+        _fail(str(error), error.status)
+    except OSError as error:
+        _fail(f"{file}: {error.strerror or error}", 1)
+    typer.echo(f"{file}: {found.size} requests, {len(found.counts)} intents")
+    if found.size < reference.ENOUGH:
+        typer.echo(
+            f"too few: the exporter compares nothing with less than {reference.ENOUGH}; save it again later",
+            err=True,
+        )
+
+
+@reference_app.command("show")
+def reference_show(file: Annotated[Path, typer.Argument(help="A file of `reference save`.")]) -> None:
+    """Show a saved reference: where from, of when, and the share of each intent."""
+    from serving.intent import reference
+
+    try:
+        typer.echo(reference.table(reference.read(file)))
+    except reference.NoReference as error:
+        _fail(str(error), error.status)
+
+
+def _running() -> str:
+    from serving import record
+
+    found = record.read() if record.is_up() else None
+    return (found.addresses.get("admin") if found else None) or "http://127.0.0.1:8001"
 
 
 def _fail(text: str, status: int) -> NoReturn:

@@ -1,122 +1,193 @@
-"""The engine collector: vLLM pages old and new become the catalogue's series; what is broken costs nobody else."""
+"""The engine collector over a fleet: every make is read, what is broken costs nobody else, nothing outlives its replica."""
 
 from __future__ import annotations
 
-import json
+import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from exporters.collectors import engine
-from exporters.collectors._vllm import samples_of
 from exporters.collectors.engine import EngineCollector
-from exporters.registry import NoData, Sample
+from exporters.registry import NoData
 from exporters.settings import Replica, Settings
 
 Page = Callable[[str], bytes]
 Serve = Callable[..., str]
-CAPTURED = Path(__file__).parents[1] / "fixtures" / "vllm-0.32.0-metrics.txt"
+#: routes(path -> (status, body)) -> (address, paths asked, without their query).
+Routes = Callable[[dict[str, tuple[int, bytes]]], tuple[str, list[str]]]
 
 
-def values(samples: list[Sample]) -> dict[str, float]:
-    """Values by name, for one replica and one model."""
-    assert len({s.name for s in samples}) == len(samples)
-    return {s.name: s.value for s in samples}
+@pytest.fixture
+def routes() -> Iterator[Routes]:
+    """A server with some paths, 404 for the rest; a path may be given with ``?`` for those with a query only."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(answers: dict[str, tuple[int, bytes]]) -> tuple[str, list[str]]:
+        asked: list[str] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                path = self.path.partition("?")[0] + ("?" if "?" in self.path else "")
+                asked.append(path)
+                status, body = answers.get(path, (404, b""))
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None: ...
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}", asked
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def run(collector: EngineCollector, seconds: float = 10) -> dict[tuple[str, ...], float]:
+    return {(s.name, *s.labels): s.value for s in collector.collect(time.monotonic() + seconds)}
 
 
 def collect(settings: Settings, seconds: float = 10) -> dict[tuple[str, str], float]:
     samples = EngineCollector(settings).collect(time.monotonic() + seconds)
-    return {(s.name, s.labels[0]): s.value for s in samples}
+    return {(s.name, s.labels[0] if s.labels else ""): s.value for s in samples}
 
 
 def replicas(**urls: str) -> tuple[Replica, ...]:
     return tuple(Replica(name, f"{url}/metrics") for name, url in urls.items())
 
 
-# --- reading a page --------------------------------------------------------------------------------------
+# --- the ways to a page ----------------------------------------------------------------------------------
 
 
-def test_an_old_page_gives_every_series(page: Page) -> None:
-    samples = samples_of(page("vllm-0.6-metrics.txt"), "r0")
-    assert {s.labels for s in samples} == {("r0", "facebook/opt-125m")}
-    assert values(samples) == {
-        "exaserve_engine_requests_running": 3,
-        "exaserve_engine_requests_waiting": 1,
-        "exaserve_engine_preemptions_total": 7,
-        "exaserve_kv_block_size_tokens": 16,
-        "exaserve_kv_blocks": 27898,
-        "exaserve_kv_blocks_used": 27898 / 4,
-    }
+def test_vllm_is_asked_for_the_wanted_names_only_and_its_version_once(page: Page, routes: Routes) -> None:
+    text = page("vllm-0.32.0-metrics.txt")
+    url, asked = routes({"/metrics/?": (200, text), "/version": (200, b'{"version": "0.32.0"}')})
+    collector = EngineCollector(Settings(replicas(r=url)))
+    for _ in range(2):
+        found = run(collector)
+        assert found["exaserve_kv_blocks_used", "r", "smollm2-135m"] == 28
+        assert found["exaserve_engine_info", "r", "vllm", "0.32.0"] == 1
+    assert asked == ["/metrics/?", "/version", "/metrics/?"]
 
 
-def test_several_engines_on_one_page_are_added_up(page: Page) -> None:
-    samples = samples_of(page("vllm-v1-two-engines-metrics.txt"), "r0")
-    assert {s.labels for s in samples} == {("r0", "smollm2-135m")}
-    assert values(samples) == {
-        "exaserve_engine_requests_running": 5,
-        "exaserve_engine_requests_waiting": 4,
-        "exaserve_engine_preemptions_total": 2,
-        "exaserve_kv_block_size_tokens": 128,
-        "exaserve_kv_blocks": 1536,
-        "exaserve_kv_blocks_used": 0.5 * 1024 + 0.125 * 512,
-    }
+@pytest.mark.parametrize("short", [(404, b""), (307, b""), (400, b""), (200, b""), (200, b"# HELP x y\n")])
+def test_a_server_without_the_short_way_is_asked_the_plain_way_at_once_and_from_then_on(
+    page: Page, routes: Routes, short: tuple[int, bytes]
+) -> None:
+    """prometheus_client in its multi-process mode (SGLang, several API servers) answers the names with nothing."""
+    text = page("sglang-0.5.6-metrics.txt")
+    info = b'{"version": "0.5.6", "model_path": "m"}'
+    url, asked = routes({"/metrics/?": short, "/metrics": (200, text), "/server_info": (200, info)})
+    collector = EngineCollector(Settings(replicas(r=url)))
+    for _ in range(2):
+        found = run(collector)
+        assert found["exaserve_engine_up", "r"] == 1
+        assert found["exaserve_kv_blocks", "r", "m"] == 156
+        assert found["exaserve_engine_info", "r", "sglang", "0.5.6"] == 1
+    assert asked == ["/metrics/?", "/metrics", "/server_info", "/metrics"]
 
 
-@pytest.mark.skipif(not CAPTURED.exists(), reason="no page captured from vLLM 0.32.0")
-def test_a_page_captured_from_the_real_engine_gives_every_series() -> None:
-    samples = samples_of(CAPTURED.read_bytes(), "r0")
-    found = values(samples)
-    assert set(found) == {
-        "exaserve_engine_requests_running",
-        "exaserve_engine_requests_waiting",
-        "exaserve_engine_preemptions_total",
-        "exaserve_kv_block_size_tokens",
-        "exaserve_kv_blocks",
-        "exaserve_kv_blocks_used",
-    }
-    text = CAPTURED.read_text()
-    usage = float(
-        next(line for line in text.splitlines() if line.startswith("vllm:kv_cache_usage_perc")).split()[-1]
+def test_tensorrt_llm_is_found_at_its_own_address(page: Page, routes: Routes) -> None:
+    """Its /metrics is JSON that reading takes away: it is asked there once, never again."""
+    text = page("tensorrt-llm-1.3-metrics.txt")
+    url, asked = routes(
+        {
+            "/metrics": (200, b'[{"kvCacheStats": {}}]'),
+            "/prometheus/metrics": (200, text),
+            "/version": (200, b'{"version": "1.3.0rc1"}'),
+        }
     )
-    assert f'num_gpu_blocks="{found["exaserve_kv_blocks"]:.0f}"' in text
-    assert found["exaserve_kv_blocks_used"] == pytest.approx(usage * found["exaserve_kv_blocks"])
-    assert usage > 0
+    collector = EngineCollector(Settings(replicas(r=url)))
+    for _ in range(2):
+        found = run(collector)
+        assert found["exaserve_kv_blocks_used", "r", "m"] == 100
+        assert found["exaserve_engine_info", "r", "tensorrt_llm", "1.3.0rc1"] == 1
+    assert asked == ["/metrics/?", "/metrics", "/prometheus/metrics", "/version", "/prometheus/metrics"]
 
 
-RUNNING = b'vllm:num_requests_running{model_name="m"} 1\n'
-INFO = b'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0\n'
+def test_a_replica_with_a_path_of_its_own_is_asked_there_only(page: Page, routes: Routes) -> None:
+    url, asked = routes({"/ray/metrics": (200, page("ray-vllm-metrics.txt"))})
+    found = run(EngineCollector(Settings((Replica("r", f"{url}/ray/metrics"),))))
+    assert found["exaserve_kv_blocks", "r", "m"] == 200
+    assert found["exaserve_engine_info", "r", "vllm", ""] == 1
+    assert asked == ["/ray/metrics"]
 
 
-@pytest.mark.parametrize(
-    ("text", "absent"),
-    [
-        (RUNNING, {"exaserve_kv_blocks", "exaserve_kv_blocks_used", "exaserve_kv_block_size_tokens"}),
-        (RUNNING + INFO, {"exaserve_kv_blocks_used"}),
-        (RUNNING + INFO + b'vllm:kv_cache_usage_perc{model_name="m"} NaN\n', {"exaserve_kv_blocks_used"}),
-        (RUNNING + INFO + b'vllm:kv_cache_usage_perc{model_name="m"} 42\n', {"exaserve_kv_blocks_used"}),
-        (RUNNING + INFO.replace(b'"100"', b'"None"'), {"exaserve_kv_blocks", "exaserve_kv_blocks_used"}),
-        (RUNNING + INFO.replace(b'"100"', b'"-1"'), {"exaserve_kv_blocks"}),
-        (INFO + b'vllm:num_requests_running{model_name="m"} x\n', {"exaserve_engine_requests_running"}),
-        (b'vllm:num_requests_running{model_name="m', {"exaserve_engine_requests_running"}),
-        (b"\xff\x00}}}{{{\nvllm:\nvllm:num_requests_running", {"exaserve_engine_requests_running"}),
-    ],
-)
-def test_what_the_page_lacks_is_absent_and_not_0(text: bytes, absent: set[str]) -> None:
-    found = {s.name for s in samples_of(text, "r0")}
-    assert not found & absent
-    assert ("exaserve_engine_requests_running" in found) == (RUNNING in text)
+@pytest.mark.parametrize("answer", [(404, b""), (200, b"0.1"), (200, b"{}"), (200, b'{"version": "a b"}')])
+def test_a_version_that_is_not_told_is_empty_and_not_asked_again(
+    page: Page, routes: Routes, answer: tuple[int, bytes]
+) -> None:
+    url, asked = routes({"/metrics/?": (200, page("vllm-0.32.0-metrics.txt")), "/version": answer})
+    collector = EngineCollector(Settings(replicas(r=url)))
+    for _ in range(2):
+        assert run(collector)["exaserve_engine_info", "r", "vllm", ""] == 1
+    assert asked.count("/version") == 1
 
 
-def test_used_blocks_are_absent_if_one_of_two_engines_has_no_usage(page: Page) -> None:
-    text = page("vllm-v1-two-engines-metrics.txt").replace(b'_usage_perc{engine="1"', b'_usage_x{engine="1"')
-    assert "exaserve_kv_blocks_used" not in values(samples_of(text, "r0"))
+def test_a_replica_that_comes_back_as_another_engine_is_read_as_that(page: Page, routes: Routes) -> None:
+    answers = {
+        "/metrics": (200, page("sglang-0.5.6-metrics.txt")),
+        "/server_info": (200, b'{"version": "0.5.6"}'),
+    }
+    url, _ = routes(answers)
+    collector = EngineCollector(Settings(replicas(r=url)))
+    assert run(collector)["exaserve_engine_info", "r", "sglang", "0.5.6"] == 1
+    answers.clear()
+    assert run(collector) == {("exaserve_engine_up", "r"): 0}
+    answers["/metrics/?"] = (200, page("vllm-0.32.0-metrics.txt"))
+    answers["/version"] = (200, b'{"version": "0.32.0"}')
+    found = run(collector)
+    assert found["exaserve_engine_info", "r", "vllm", "0.32.0"] == 1
+    assert ("exaserve_engine_info", "r", "sglang", "0.5.6") not in found
 
 
-def test_a_model_name_with_quotes_and_braces_stays_whole() -> None:
-    text = rb'vllm:num_requests_running{model_name="a\"}b\\,c=\"d",x="} 9"} 2 1700000000000'
-    assert samples_of(text, "r") == [Sample("exaserve_engine_requests_running", ("r", 'a"}b\\,c="d'), 2.0)]
+def test_versions_of_a_large_fleet_are_asked_for_over_several_scrapes(
+    page: Page, routes: Routes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "VERSIONS_PER_SCRAPE", 2)
+    url, asked = routes({"/metrics/?": (200, page("vllm-0.32.0-metrics.txt")), "/version": (200, b"{}")})
+    collector = EngineCollector(Settings(replicas(a=url, b=url, c=url)))
+    known = [sum(1 for key in run(collector) if key[0] == "exaserve_engine_info") for _ in range(3)]
+    assert known == [2, 3, 3]
+    assert asked.count("/version") == 3
+
+
+# --- progress --------------------------------------------------------------------------------------------
+
+
+def test_an_engine_with_requests_and_no_progress_is_stalled_and_an_idle_one_is_not(
+    page: Page, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = page("vllm-0.32.0-metrics.txt")
+    idle = text.replace(b"} 14.0", b"} 0.0").replace(
+        b'waiting{engine="0",model_name="smollm2-135m"} 4.0', b""
+    )
+    now = [1000.0]
+    monkeypatch.setattr(engine, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now[0])}))
+    tokens = iter(range(10))
+
+    def busy() -> bytes:
+        return text.replace(b"} 1021.0", b"} %d" % next(tokens))
+
+    collector = EngineCollector(Settings(replicas(stuck=serve(text), idle=serve(idle), busy=serve(busy))))
+    assert not [
+        s for s in collector.collect(time.monotonic() + 9) if s.name == "exaserve_engine_stalled_seconds"
+    ]
+    now[0] += 45
+    found = collector.collect(time.monotonic() + 9)
+    assert {s.labels[0]: s.value for s in found if s.name == "exaserve_engine_stalled_seconds"} == {
+        "stuck": 45,
+        "idle": 0,
+        "busy": 0,
+    }
 
 
 # --- reading a fleet -------------------------------------------------------------------------------------
@@ -146,6 +217,33 @@ def test_replicas_that_cannot_be_read_are_down_and_have_no_other_series(
     assert found["exaserve_kv_blocks", "good"] == 27898
 
 
+def test_those_that_hung_are_asked_last(
+    page: Page, serve: Serve, hung: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More hung ones than places: at the second scrape they can't keep the others from being read."""
+    monkeypatch.setattr("exporters.collectors._fetch.MAX_OPEN", 16)
+    good = {f"good{i}": serve(page("vllm-0.6-metrics.txt")) for i in range(2)}
+    settings = Settings(replicas(**{f"hung{i}": hung for i in range(16)}, **good), timeout=5)
+    collector = EngineCollector(settings)
+    up = [
+        sum(value for key, value in run(collector, 1.0).items() if key[0] == "exaserve_engine_up")
+        for _ in range(2)
+    ]
+    assert up == [0, 2]
+
+
+def test_a_page_that_the_reader_breaks_on_costs_its_own_replica_only(
+    page: Page, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object) -> None:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(engine._sglang, "read", breaks)
+    bad, good = serve(page("sglang-0.5.6-metrics.txt")), serve(page("vllm-0.6-metrics.txt"))
+    found = collect(Settings(replicas(bad=bad, good=good)))
+    assert (found["exaserve_engine_up", "bad"], found["exaserve_engine_up", "good"]) == (0, 1)
+
+
 def test_a_hung_replica_is_cut_at_the_collectors_deadline(page: Page, serve: Serve, hung: str) -> None:
     settings = Settings(replicas(good=serve(page("vllm-0.6-metrics.txt")), hung=hung), timeout=60)
     began = time.monotonic()
@@ -171,42 +269,3 @@ def test_many_replicas_are_read_side_by_side(page: Page, serve: Serve) -> None:
 def test_no_replica_configured_is_no_data() -> None:
     with pytest.raises(NoData):
         EngineCollector(Settings()).collect(time.monotonic() + 1)
-
-
-# --- service discovery -----------------------------------------------------------------------------------
-
-
-def sd(**urls: str) -> bytes:
-    return json.dumps(
-        [
-            {"targets": [url.removeprefix("http://")], "labels": {"replica": name}}
-            for name, url in urls.items()
-        ]
-    ).encode()
-
-
-def test_replicas_are_found_by_http_service_discovery(page: Page, serve: Serve, closed: str) -> None:
-    discovery = serve(sd(a=serve(page("vllm-0.6-metrics.txt")), b=closed))
-    found = collect(Settings(discover=discovery))
-    assert (found["exaserve_engine_up", "a"], found["exaserve_engine_up", "b"]) == (1, 0)
-
-
-@pytest.mark.parametrize("answer", [b"not json", b'{"a": 1}', b'[{"targets": 3}]', b"[" * 100_000])
-def test_a_discovery_that_breaks_keeps_the_replicas_known_before(
-    page: Page, serve: Serve, answer: bytes
-) -> None:
-    answers = [sd(a=serve(page("vllm-0.6-metrics.txt"))), answer]
-    collector = EngineCollector(Settings(discover=serve(lambda: answers.pop(0))))
-    for _ in range(2):
-        samples = collector.collect(time.monotonic() + 10)
-        assert Sample("exaserve_engine_up", ("a",), 1.0) in samples
-
-
-def test_a_discovery_that_never_answered_is_broken(closed: str) -> None:
-    with pytest.raises(RuntimeError, match=r"127\.0\.0\.1"):
-        EngineCollector(Settings(discover=closed)).collect(time.monotonic() + 5)
-
-
-def test_no_discovered_replica_is_no_data(serve: Serve) -> None:
-    with pytest.raises(NoData):
-        EngineCollector(Settings(discover=serve(b"[]"))).collect(time.monotonic() + 5)

@@ -34,22 +34,58 @@ def test_what_is_no_address_is_refused_with_the_cure(text: str) -> None:
         parse_replica(text)
 
 
-def test_discovery_honours_names_scheme_and_path_and_drops_duplicates() -> None:
+def test_discovery_honours_names_scheme_and_path() -> None:
     groups = [
         {"targets": ["h:1"], "labels": {"replica": "replica-0", "model": "m"}},
-        {"targets": ["h:9"], "labels": {"replica": "replica-0"}},
         {"targets": ["h:2", "h:3"], "labels": {"replica": "shared", "__scheme__": "https"}},
         {"targets": ["h:4"], "labels": {"__metrics_path__": "/x"}},
         {"targets": []},
     ]
-    assert parse_discovery(json.dumps(groups).encode()) == (
+    found = parse_discovery(json.dumps(groups).encode())
+    assert found.replicas == (
         Replica("replica-0", "http://h:1/metrics"),
         Replica("h:2", "https://h:2/metrics"),
         Replica("h:3", "https://h:3/metrics"),
         Replica("h:4", "http://h:4/x"),
     )
+    assert (found.skipped, found.why) == ({"invalid": 0, "duplicate": 0, "too_many": 0}, "")
+
+
+def test_a_target_or_group_that_cannot_be_used_costs_the_others_nothing() -> None:
+    groups = [
+        {"targets": ["h:1"], "labels": {"replica": "a"}},
+        {"targets": ["h:1"], "labels": {"replica": "a"}},  # the same one again is no mistake
+        {"targets": ["h:9"], "labels": {"replica": "a"}},
+        {"targets": ["h:0", "h:2", None, "h:3 x", "h:4?q", "me:secret@h:99999"]},
+        {"targets": ["h:5"], "labels": {"replica": "no good"}},
+        {"targets": ["h:6"], "labels": {"__scheme__": "ftp"}},
+        {"targets": ["h:7"], "labels": 3},
+        {"targets": "h:8"},
+        "h:8",
+    ]
+    found = parse_discovery(json.dumps(groups).encode())
+    assert [r.name for r in found.replicas] == ["a", "h:2"]
+    assert found.skipped == {"invalid": 10, "duplicate": 1, "too_many": 0}
+    assert found.why == (
+        "a is named twice; 'http://h:0' is not the address of a server; write it like http://127.0.0.1:8100;"
+        " 'None' is not the address of a server"
+    )
+
+
+@pytest.mark.parametrize("answer", [b"", b"{}", b"nonsense", b"[" * 100_000])
+def test_an_answer_that_is_no_list_is_an_error(answer: bytes) -> None:
+    with pytest.raises(ValueError, match="service discovery: the answer is not"):
+        parse_discovery(answer)
 
 
 def test_discovery_is_bounded() -> None:
-    with pytest.raises(ValueError, match="more than"):
-        parse_discovery(json.dumps([{"targets": [f"h{i}:1" for i in range(MAX_REPLICAS + 1)]}]).encode())
+    targets = [f"h{i}:1" for i in range(MAX_REPLICAS + 2)]
+    found = parse_discovery(json.dumps([{"targets": targets}]).encode())
+    assert len(found.replicas) == MAX_REPLICAS >= 3072
+    assert found.skipped == {"invalid": 0, "duplicate": 0, "too_many": 2}
+
+
+def test_a_password_is_not_in_the_error() -> None:
+    with pytest.raises(ValueError, match="h:0") as error:
+        parse_replica("http://me:secret@h:0")
+    assert "secret" not in str(error.value)

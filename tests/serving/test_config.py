@@ -9,6 +9,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from dashboards.slo import DEFAULT, Slo
 from serving.config import Config, load, ports, to_schema
 from serving.config_errors import ConfigError
 
@@ -89,6 +90,47 @@ def errors(folder: Path, text: str | bytes) -> list[str]:
             "exaserve.yaml:2: engine.kind: must be vllm or simulated, not 'vlm'; did you mean vllm?",
             id="nearest value",
         ),
+        pytest.param(
+            "slos:\n  a: {kind: availability, objective: 99.9}\n",
+            "exaserve.yaml:2: slos.a.objective: must be below 1, not 99.9",
+            id="share in per cent",
+        ),
+        pytest.param(
+            "slos:\n  a:\n    kind: availability\n",
+            "exaserve.yaml:2: slos.a.objective: must be given",
+            id="missing",
+        ),
+        pytest.param(
+            "slos:\n  a:\n    kind: ttft\n    objective: 0.99\n    threshold: 3\n",
+            "exaserve.yaml:5: slos.a.threshold: 3 is no edge of the histogram's buckets, so what is within it can't be "
+            "counted; the nearest is 2.5",
+            id="no bucket edge",
+        ),
+        pytest.param(
+            "slos:\n  a: {kind: e2e, objective: 0.99}\n",
+            "exaserve.yaml:2: slos.a.threshold: must be given, in seconds: e2e is judged by it",
+            id="no threshold",
+        ),
+        pytest.param(
+            "slos:\n  a: {kind: availability, objective: 0.99, threshold: 1.0}\n",
+            "exaserve.yaml:2: slos.a.threshold: availability has none; remove it",
+            id="threshold of availability",
+        ),
+        pytest.param(
+            "slos:\n  a: {kind: availability, objective: 0.99, pool: long}\npools: {all: {}}\n",
+            "exaserve.yaml:2: slos.a.pool: no pool long; pools: all",
+            id="pool that is not there",
+        ),
+        pytest.param(
+            "slos:\n  My-SLO: {kind: availability, objective: 0.99}\n",
+            "exaserve.yaml:2: slos.My-SLO: has a form that is not allowed here (^[a-z][a-z0-9_]{0,39}$)",
+            id="name that can't be a label",
+        ),
+        pytest.param(
+            "slos:\n  a: {kind: availability, objective: 0.99, windw: 7}\n",
+            "exaserve.yaml:2: slos.a.windw: unknown key; did you mean window?",
+            id="key below a name",
+        ),
         pytest.param("model: 3\n", "exaserve.yaml:1: model: must be a section", id="no section"),
         pytest.param("- 1\n", "exaserve.yaml:1: must be sections", id="a list"),
         pytest.param(
@@ -117,6 +159,16 @@ def errors(folder: Path, text: str | bytes) -> list[str]:
             "fleet:\n  replicas_per_node: 3\n  first_port: 9419\n",
             "exaserve.yaml:3: fleet.first_port: port 9420 is also that of exporter.port",
             id="a replica's port collides",
+        ),
+        pytest.param(
+            "exporter:\n  collectors: {engin: false}\n",
+            "exaserve.yaml:2: exporter.collectors: there is no collector engin; did you mean engine? collectors: ",
+            id="no such collector",
+        ),
+        pytest.param(
+            "exporter:\n  limits: {engine: 0}\n",
+            "exaserve.yaml:2: exporter.limits.engine: must be above 0, not 0",
+            id="a collector's limit",
         ),
         pytest.param(
             "fleet:\n  first_port: 65535\n",
@@ -175,6 +227,17 @@ def test_empty_file_and_sections_mean_the_defaults(tmp_path: Path, text: str) ->
     assert load(path) == Config()
 
 
+@pytest.mark.parametrize("text", ["slos:\n", "slos: {}\n"])
+def test_no_service_levels_are_the_defaults_and_given_ones_are_all_there_are(
+    tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "exaserve.yaml"
+    path.write_text(text)
+    assert load(path).slos == DEFAULT
+    path.write_text("slos: {mine: {kind: availability, objective: 0.99, pool: default}}\n")
+    assert load(path).slos == {"mine": Slo(kind="availability", objective=0.99, pool="default")}
+
+
 def test_without_a_file_the_one_here_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert load() == Config()
@@ -190,7 +253,9 @@ def test_model_path_is_taken_from_the_files_folder(tmp_path: Path) -> None:
 
 def test_the_commented_default_has_every_key_with_its_default() -> None:
     shown = yaml.safe_load((ROOT / "exaserve.yaml").read_text())
-    assert keys(shown) == sorted(model_keys(Config))
+    named = shown["slos"]
+    assert keys(shown | {"slos": {}}) == sorted(model_keys(Config))
+    assert list(named["availability"]) == list(Slo.model_fields), "the first one shows every key"
     assert load(ROOT / "exaserve.yaml") == Config()
 
 

@@ -180,3 +180,10 @@ def test_finishing_adds_the_metadata_and_the_marker(folder: Path) -> None:
     assert "Version: 0.32.0+cpu\n" in (site / "vllm-0.32.0+cpu.dist-info" / "METADATA").read_text()
     assert json.loads((folder / install.MARKER).read_text())["seconds"] == 62.0
     assert install.problem(folder, gpu=False) is None
+
+
+def test_one_reached_through_a_link_is_used_and_not_built_anew(folder: Path) -> None:
+    home = folder.parents[1]
+    linked = home.parent / "linked"
+    linked.symlink_to(home)
+    assert install.problem(linked / folder.relative_to(home), gpu=False) is None
