@@ -12,15 +12,15 @@ STAMP := $(VENV)/exaserve-installed
 ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help up install env engine model tools test check down clean
+.PHONY: help up install env compiled engine model tools test check down clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-up: env tools ## Set everything up and serve; ARGS="--detach" and the like go to `exaserve up`
+up: compiled tools ## Set everything up and serve; ARGS="--detach" and the like go to `exaserve up`
 	@exec $(BIN)/exaserve up $(ARGS)
 
-install: env engine ## ExaServe and its development tools in .venv, and the engine's own environment
+install: compiled engine ## ExaServe and its development tools in .venv, and the engine's own environment
 
 # pip's note about find-links folders that are not there says nothing about ExaServe.
 $(STAMP): pyproject.toml constraints.txt
@@ -33,6 +33,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 env: $(STAMP)
+
+# Without a C compiler it says so and ends well: the router then runs as plain Python.
+compiled: env
+	@$(BIN)/python -m serving.compile
 
 engine: env
 	@$(BIN)/python -m serving.engines.install

@@ -16,7 +16,7 @@ from dashboards import slo
 from exporters import config as exporter_config
 from exporters.config import Exporter
 from serving import yamlfile
-from serving.config_base import Host, Port, Seconds, Section
+from serving.config_base import FilePath, Host, Port, Seconds, Section
 from serving.config_errors import ConfigError, Places, word
 from serving.config_router import DEFAULT_POOL, Match, Name, Pool, Router, Tenants
 from serving.yamlfile import KeyPath
@@ -93,6 +93,9 @@ class Monitoring(Section):
     prometheus_port: Port = 9090
     alertmanager_port: Port = 9093
     scrape_interval: Seconds = 5.0
+    alertmanager_config: FilePath | None = Field(
+        None, description="alertmanager.yml that says who is told of alerts; none = they are shown only"
+    )
 
 
 class Config(Section):
@@ -181,6 +184,7 @@ _PATHS = {
     "router.intent.model": "default",
     "router.audit.folder": None,
     "tenants.file": None,
+    "monitoring.alertmanager_config": None,
     **{f"exporter.{key}": None for key in exporter_config.PATHS},
 }
 

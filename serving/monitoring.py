@@ -115,7 +115,8 @@ def prometheus_config(config: Config, rules: Path | None = None) -> str:
 def alertmanager_config() -> str:
     """alertmanager.yml of the stack: alerts are shown and sent nowhere.
 
-    Short waits, so that an alert is seen when it fires; on call, put your own receiver in its place.
+    Short waits, so that an alert is seen when it fires; on call, name a file of ``exaserve alerts config`` in
+    ``monitoring.alertmanager_config``.
     """
     return yaml.safe_dump(
         {
@@ -147,9 +148,10 @@ def prometheus_argv(config: Config, binary: str, run: Path) -> list[str]:
 
 
 def alertmanager_argv(config: Config, binary: str, run: Path) -> list[str]:
-    """How to start Alertmanager, without its cluster port; writes its configuration into ``run``."""
-    file = run / "alertmanager.yml"
-    write_whole(file, alertmanager_config())
+    """How to start Alertmanager, without its cluster port; writes its configuration into ``run``, unless it has one."""
+    file = Path(config.monitoring.alertmanager_config or run / "alertmanager.yml")
+    if config.monitoring.alertmanager_config is None:
+        write_whole(file, alertmanager_config())
     return [
         binary,
         f"--config.file={file}",

@@ -28,7 +28,7 @@ class Classifier:
         self.path, self.encoder_path = path, encoder
         self.model = model
         self.labels: list[str] = list(model.labels)
-        self.fast: Callable[[str], tuple[str, float]] = model.classify
+        self.fast: Callable[[str], tuple[str, float]] = model.fast
         self.second = SecondStage(self.labels, path, encoder, time_limit) if encoder else None
 
     async def classify(self, text: str, threshold: float = THRESHOLD) -> tuple[str, float]:

@@ -14,11 +14,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import repeat
 from operator import add
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from serving import compiled
+
+if TYPE_CHECKING:
+    from serving.intent.scan import Scan
 
 FORMAT = "exaserve-intent-ngram"
 VERSION = 1
@@ -38,6 +43,7 @@ LARGEST = 2 * SCALE
 _FIELD = 20
 _HALF = 1 << (_FIELD - 1)
 _MASK = (1 << _FIELD) - 1
+_FIELDS_OF_A_WORD = 3
 
 WORD, PAIR, PART = "1", "2", "~"
 """What names of features start with: a token, two tokens written together, a part of a word."""
@@ -116,14 +122,19 @@ class _Words(dict[str, int]):
         self._own, self._parts = own, of_parts
 
     def __missing__(self, word: str) -> int:
+        total = self.worked_out(word)
+        if len(self) < MAX_WORDS:
+            self[word] = total
+        return total
+
+    def worked_out(self, word: str) -> int:
+        """Its packed weight, from its own and those of its parts."""
         total = self._own.get(word, 0)
         found = parts(word)
         if found:
             known = [self._parts[p] for p in found if p in self._parts]
             sums = [sum(column) for column in zip(*known, strict=True)]
             total += pack(round(s / len(found)) for s in sums)
-        if len(self) < MAX_WORDS:
-            self[word] = total
         return total
 
 
@@ -164,10 +175,33 @@ class NgramModel:
         for word in own:
             self._words[word]  # filled now rather than under load
         self._pairs = pairs
+        #: ``classify``, or the same compiled (``scan.py``): what the router calls.
+        self.fast: Callable[[str], tuple[str, float]] = self.classify
         self._prior = [p / SCALE / temperature for p in prior]
         self._offset = pack([_HALF] * len(labels))
         self._shifts = [_FIELD * i for i in range(len(labels))]
         self._factor = [1 / (SCALE * temperature * math.sqrt(max(n, 1))) for n in range(MOST_TOKENS + 1)]
+        if compiled.active() and len(labels) <= _FIELDS_OF_A_WORD:
+            scan = self.scan()
+            if scan.whole:
+                self.fast = scan.classify
+
+    def scan(self) -> Scan:
+        """This model for ``scan.py``, which must be compiled. At most three labels."""
+        from serving.intent.scan import Scan
+
+        return Scan(
+            self.labels,
+            {word: self._unpack(packed) for word, packed in self._words.items()},
+            {pair: self._unpack(packed) for pair, packed in self._pairs.items()},
+            lambda word: self._unpack(self._words.worked_out(word)),
+            lambda piece: piece.translate(_CHARACTERS),
+            self._prior, self._factor, HEAD, TAIL, MOST_TOKENS, MAX_WORDS,
+        )  # fmt: skip
+
+    def _unpack(self, packed: int) -> tuple[int, ...]:
+        packed += self._offset
+        return tuple((packed >> shift & _MASK) - _HALF for shift in self._shifts)
 
     def classify(self, text: str) -> tuple[str, float]:
         """The most likely label and how sure that is, from 1/labels to 1. An empty text gets the likeliest."""

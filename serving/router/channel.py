@@ -15,7 +15,7 @@ import msgspec
 
 from serving.fleet.replica import Replica
 from serving.router.limits import Grant, Report
-from serving.router.metrics import Snapshot
+from serving.router.snapshot import Snapshot
 
 #: A message beyond this is no message: the channel is closed. 8,192 replicas with 10 models each are 10 MB.
 MAX_BYTES = 64 * 2**20

@@ -14,13 +14,13 @@ import msgspec
 
 from serving.fleet.replica import Replica
 from serving.router import errors
+from serving.router.attempt import Attempt
 from serving.router.usage import usage_in
 
 if TYPE_CHECKING:
     from serving.router.client import Client
     from serving.router.heads import RequestHead
     from serving.router.hedge import Hedge
-    from serving.router.pools import Pool
     from serving.router.server import Server
     from serving.router.tenants import Tenant
     from serving.router.tracing import Span
@@ -33,7 +33,7 @@ ELSEWHERE = frozenset((429, 502, 503, 504))
 MAX_STALE = 2
 
 
-class Exchange:
+class Exchange(Attempt):
     """See the module. Times are ``time.monotonic()`` seconds, 0.0 = not yet."""
 
     # Defaults of the class, so that a request sets only what differs.
@@ -41,14 +41,12 @@ class Exchange:
     streaming = False
     upgrade = False
     tenant: Tenant | None = None
-    pool: Pool | None = None
     intent = ""
     confidence = 0.0
     session = 0
     size = 0  # bytes of the body
     input_tokens = 0
     output_tokens = 0
-    work = 0  # token equivalents that count on the replica now
     metered = False  # counted in its tenant's budget
     charged = 0  # tokens that the tenant was charged
     priority = 0
@@ -61,17 +59,13 @@ class Exchange:
     status = 0
     attempts = 0
     stale = 0
-    chunks = 0
     decision = "admitted"
-    replica: Replica | None = None
     replica_name = ""
-    upstream: Upstream | None = None
     hedge: Hedge | None = None
     tunnel: Tunnel | None = None  # what is open at the replica, of an upgraded connection
     span: Span | None = None
     event_stream = False
     admitted = False  # counted in its pool
-    done = False
     timer: asyncio.TimerHandle | None = None
     deadline_timer: asyncio.TimerHandle | None = None
     pending: tuple[Mapping[bytes, bytes], int, int | None, int | None] | None = None
@@ -86,7 +80,6 @@ class Exchange:
         self.http10 = head.http10
         self.body = body
         self.started = now
-        self.head = b""  # for the replica, once it is known what it says
         self.request_id = b""
 
     # --- called by the server ---
@@ -328,7 +321,10 @@ class Exchange:
         tenant_name = tenant.name if tenant is not None else ""
         first = self.first_byte - self.started if self.first_byte else -1.0
         streamed = self.streaming and status == 200
-        server.metrics.series(self.route, self.model or "", pool_name, self.intent, tenant_name).done(
+        series = server.metrics.series(self.route, self.model or "", pool_name, self.intent, tenant_name)
+        if outcome == "cut":
+            series.cut += 1
+        series.done(
             status,
             now - self.started,
             first if streamed else -1.0,

@@ -153,12 +153,14 @@ _EACH_TIME_NEW = frozenset((b"x-request-id", b"traceparent", b"tracestate"))
 
 
 class ResponseHead:
-    """What a replica's head says, but for its digits. length_at: where the number of Content-Length stands.
+    """What a replica's head says, but for its digits.
 
+    length_start, length_end: where the number of Content-Length stands; 0 and 0 where there is none.
     start: version and status, whose digits do matter: an answer that begins otherwise is another one.
     """
 
-    __slots__ = ("chunked", "drop", "event_stream", "keep_alive", "length_at", "start", "until_close")
+    __slots__ = ("chunked", "drop", "event_stream", "keep_alive", "length_end", "length_start", "start",
+                 "until_close")  # fmt: skip
 
     def __init__(self, head: bytes, special: dict[bytes, bytes], keep_alive: bool) -> None:
         self.start = head[:13]
@@ -167,11 +169,11 @@ class ResponseHead:
         self.event_stream = special.get(b"content-type", b"").startswith(b"text/event-stream")
         self.drop = tuple(name for name in special if name in HOP_RESPONSE)
         self.until_close = not self.chunked and b"content-length" not in special
-        self.length_at: slice | None = None
+        self.length_start = self.length_end = 0
         if not self.chunked and not self.until_close:
             value = special[b"content-length"]
-            start = head.find(value, head.lower().find(b"\r\ncontent-length:") + 17)
-            self.length_at = slice(start, start + len(value))
+            self.length_start = head.find(value, head.lower().find(b"\r\ncontent-length:") + 17)
+            self.length_end = self.length_start + len(value)
 
 
 #: Heads of answers that were parsed, by their bytes with all digits made 0. Replicas choose them, so bounded.

@@ -9,22 +9,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from serving.fleet.replica import Replica
+from serving.router.attempt import Attempt
 from serving.router.exchange import ELSEWHERE, Exchange
 
 if TYPE_CHECKING:
     from serving.router.upstream import Upstream
 
 
-class Hedge:
+class Hedge(Attempt):
     """Stands in for its exchange towards one replica, until it has won or lost."""
 
     def __init__(self, exchange: Exchange, replica: Replica) -> None:
         self.exchange = exchange
         self.server = exchange.server
-        self.replica: Replica | None = replica
-        self.upstream: Upstream | None = None
-        self.done = False
-        self.chunks = 0
+        self.replica = replica
         if exchange.span is not None:
             exchange.head = exchange.span.attempt(replica, exchange.head)
             exchange.span.event("hedge")

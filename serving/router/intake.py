@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from serving.router import heads, schema
+from serving.router.bodies import Embedding, Problem
 from serving.router.limits import Refusal
 from serving.router.routes import ROUTES, control_endpoint
-from serving.router.schema import Problem
 from serving.router.session import session_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def take_in(server: Server, exchange: Exchange, head: RequestHead) -> None:
         if model.__class__ is str and model in server.by_model:
             exchange.model = model
         exchange.streaming = request.stream is True  # type: ignore[union-attr]
-        if request.__class__ is not schema.Embedding:
+        if request.__class__ is not Embedding:
             max_tokens = request.max_completion_tokens or request.max_tokens  # type: ignore[union-attr]
             n = request.n  # type: ignore[union-attr]
             exchange.session = session_of(special.get(b"x-session-id"), request)

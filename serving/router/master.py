@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from serving import compiled
 from serving.config import Config
 from serving.config_router import DEFAULT_POOL
 from serving.fleet.replica import Replica
@@ -250,7 +251,8 @@ class Master:
                 n = len(self.workers.places)
                 say(
                     f"router on {_urls(r)}, admin API on http://{r.admin_host}:{r.admin_port}, "
-                    f"{len(self.members.current)} replicas, {n} worker{'s' if n > 1 else ''}",
+                    f"{len(self.members.current)} replicas, {n} worker{'s' if n > 1 else ''}, "
+                    f"{'compiled' if compiled.library() else 'plain Python'}",
                 )
                 if self.admin_token is None and not _loopback(r.admin_host):
                     say(

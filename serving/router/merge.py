@@ -16,7 +16,8 @@ from prometheus_client.registry import Collector
 from exporters.catalog import metric
 from serving.fleet.replica import OUTCOMES, PROBE_RESULTS, STATES, Replica
 from serving.router.errors import REJECTION_REASONS
-from serving.router.metrics import MAX_SERIES, OTHER, RETRY_REASONS, Labels, SeriesRow, Snapshot
+from serving.router.metrics import MAX_SERIES, OTHER, RETRY_REASONS
+from serving.router.snapshot import Labels, SeriesRow, Snapshot
 
 LARGEST = frozenset(("exaserve_router_panic",))
 _HISTOGRAMS = (
@@ -62,7 +63,7 @@ class Numbers:
         for row in other.series.values():
             known = self.series.get(row.labels)
             if known is None and len(self.series) > 4 * MAX_SERIES:
-                row = SeriesRow(OTHER, row.codes, row.histograms)
+                row = SeriesRow(OTHER, row.codes, row.histograms, row.cut)
                 known = self.series.get(OTHER)
             self.series[row.labels] = row if known is None else _sum_rows(known, row)
         for key, counted in other.histograms.items():
@@ -84,7 +85,7 @@ def _sum_rows(a: SeriesRow, b: SeriesRow) -> SeriesRow:
     for code, n in b.codes.items():
         codes[code] = codes.get(code, 0) + n
     pairs = zip(a.histograms, b.histograms, strict=True)
-    return SeriesRow(a.labels, codes, [_sum(x, y) for x, y in pairs])
+    return SeriesRow(a.labels, codes, [_sum(x, y) for x, y in pairs], a.cut + b.cut)
 
 
 class Totals:
@@ -131,6 +132,8 @@ class Page(Collector):
         rows = list(n.series.values())
         codes = [((*r.labels, str(code)), v) for r in rows for code, v in r.codes.items()]
         yield _counter("exaserve_router_requests_total", codes)
+        # With its 0 from the first request on, so that a rate sees the first one that breaks.
+        yield _counter("exaserve_router_cut_answers_total", [(r.labels, r.cut) for r in rows])
         for i, name in enumerate(_HISTOGRAMS):
             yield _histogram(name, ((r.labels, r.histograms[i]) for r in rows))
         for name in (_OVERHEAD, _LAG):
@@ -170,7 +173,11 @@ class Page(Collector):
 def _names(kind: str) -> tuple[str, ...]:
     from exporters.catalog import CATALOG
 
-    own = {"exaserve_router_build_info", "exaserve_router_requests_total"}
+    own = {
+        "exaserve_router_build_info",
+        "exaserve_router_requests_total",
+        "exaserve_router_cut_answers_total",
+    }
     return tuple(
         n for n, m in CATALOG.items() if n.startswith("exaserve_router_") and m.kind == kind and n not in own
     )

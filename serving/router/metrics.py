@@ -10,10 +10,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from exporters.catalog import GAP_BUCKETS, LATENCY_BUCKETS, OVERHEAD_BUCKETS, QUEUE_BUCKETS, metric
 from serving.router.errors import REJECTION_REASONS
+from serving.router.snapshot import Labels, SeriesRow, Snapshot
 
 RETRY_REASONS = ("refused", "reset", "frozen", "down", "ejected", "stale", "status", "removed")
 #: Label sets of requests with their own series; twice as many once tenants are folded into ``other``.
@@ -22,8 +21,6 @@ MAX_COUNTERS = 10_000
 SNAPSHOT_SECONDS = 1.0  # how often the master gets them unasked; what a killed worker counted since is lost
 MAX_CODES = 64  # status codes of one series: replicas choose them
 OTHER = ("other", "other", "other", "other", "other")
-
-Labels = tuple[str, ...]
 
 
 class Histogram:
@@ -44,11 +41,12 @@ class Histogram:
 class Series:
     """What is counted of requests with the same route, model, pool, intent and tenant."""
 
-    __slots__ = ("codes", "duration", "first", "gap", "labels", "overhead", "queue", "sent")
+    __slots__ = ("codes", "cut", "duration", "first", "gap", "labels", "overhead", "queue", "sent")
 
     def __init__(self, labels: Labels, overhead: Histogram) -> None:
         self.labels = labels
         self.codes: dict[int, int] = {}
+        self.cut = 0
         self.duration = Histogram(LATENCY_BUCKETS)
         self.first = Histogram(LATENCY_BUCKETS)
         self.gap = Histogram(GAP_BUCKETS)
@@ -95,24 +93,6 @@ class Series:
             h = self.gap
             h.counts[bisect_left(GAP_BUCKETS, gaps / (chunks - 1))] += chunks - 1
             h.sum += gaps
-
-
-class SeriesRow(msgspec.Struct, array_like=True):
-    """A series as data. Histograms are (counts, sum) in the order duration, first, gap, queue."""
-
-    labels: Labels
-    codes: dict[int, int]
-    histograms: list[tuple[list[int], float]]
-
-
-class Snapshot(msgspec.Struct, array_like=True):
-    """A worker's numbers since its start: absolute values, of ``series`` only what changed since the last one."""
-
-    series: list[SeriesRow]
-    overheads: dict[str, tuple[list[int], float]]
-    lag: tuple[list[int], float]
-    counters: list[tuple[str, Labels, float]]
-    gauges: list[tuple[str, Labels, float]]
 
 
 class RouterMetrics:
@@ -192,6 +172,8 @@ class RouterMetrics:
         """Sum of the counters of that name whose labels include these. For tests and tools."""
         at = {label: i for i, label in enumerate(metric(name).labels)}
         rows = [(k[1], v) for k, v in self._counters.items() if k[0] == name]
+        if name == "exaserve_router_cut_answers_total":
+            rows = [(s.labels, s.cut) for s in self._series.values()]
         if name == "exaserve_router_requests_total":
             rows = [((*s.labels, str(c)), n) for s in self._series.values() for c, n in s.codes.items()]
         return sum(v for k, v in rows if all(k[at[label]] == x for label, x in labels.items()))
@@ -255,7 +237,7 @@ class RouterMetrics:
             if total != s.sent or whole:
                 s.sent = total
                 kinds = (s.duration, s.first, s.gap, s.queue)
-                rows.append(SeriesRow(s.labels, s.codes, [(h.counts, h.sum) for h in kinds]))
+                rows.append(SeriesRow(s.labels, s.codes, [(h.counts, h.sum) for h in kinds], s.cut))
         counters = [(name, labels, v) for (name, labels), v in self._counters.items()]
         counters.append(("exaserve_router_client_disconnects_total", (), self.disconnects))
         for (tenant, model), (into, out) in self._tokens.items():

@@ -39,3 +39,6 @@ class Processes:
         self._seen[worker] = (pid, times.user + times.system)
         into.gauges["exaserve_router_worker_resident_bytes", (worker,)] = memory.rss
         into.gauges["exaserve_router_worker_open_files", (worker,)] = process.num_fds()
+        into.gauges["exaserve_router_worker_max_open_files", (worker,)] = process.rlimit(
+            psutil.RLIMIT_NOFILE
+        )[0]

@@ -8,75 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a body is refused. param: the field's path, e.g. ``messages[1].content``."""
-
-    status: int
-    code: str
-    message: str
-    param: str | None
-    reason: str = "schema"
-
-
-class _Message(msgspec.Struct):
-    role: str
-    content: str | list[Any] | UnsetType | None = UNSET
-    tool_calls: Any = UNSET
-    function_call: Any = UNSET
-    refusal: Any = UNSET
-    reasoning: Any = UNSET
-    reasoning_content: Any = UNSET
-
-
-class _Sampling(msgspec.Struct):
-    model: str | UnsetType | None = UNSET
-    stream: bool | None = False
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    n: int | None = None
-    stream_options: dict[str, Any] | None = None
-    prompt_cache_key: Any = None
-    session_id: Any = None
-    user: Any = None
-
-
-class Chat(_Sampling, kw_only=True):
-    """A chat request, as far as the router reads it."""
-
-    messages: list[_Message]
-
-
-class Completion(_Sampling, kw_only=True):
-    prompt: str | list[Any] | UnsetType | None = UNSET
-
-
-class Embedding(msgspec.Struct):
-    model: str | UnsetType | None = UNSET
-    stream: bool | None = False
-
-
-class _Any(msgspec.Struct):
-    model: Any = None
-    stream: Any = None
-    max_output_tokens: Any = None
-
+from serving.router.bodies import Any_, Chat, Completion, Embedding, Message, Problem, Sampling
 
 _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
     "chat_completions": msgspec.json.Decoder(Chat),
     "completions": msgspec.json.Decoder(Completion),
     "embeddings": msgspec.json.Decoder(Embedding),
 }
-_ANY = msgspec.json.Decoder(_Any)
+_ANY = msgspec.json.Decoder(Any_)
 #: Roles whose message says nothing without content (an assistant's may be a tool call).
 _NEEDS_CONTENT = frozenset(("user", "system", "developer", "tool"))
 
@@ -181,7 +125,7 @@ def _model(model: object, models: AbstractSet[str]) -> Problem:
     return Problem(404, "model_not_found", message, "model", "unknown_model")
 
 
-def _messages(messages: list[_Message]) -> Problem | None:
+def _messages(messages: list[Message]) -> Problem | None:
     if not messages:
         return Problem(400, "empty_messages", "messages must have at least one message", "messages")
     for i, m in enumerate(messages):
@@ -191,7 +135,7 @@ def _messages(messages: list[_Message]) -> Problem | None:
     return None
 
 
-def _numbers(request: _Sampling) -> Problem | None:
+def _numbers(request: Sampling) -> Problem | None:
     if request.max_tokens is not None and request.max_tokens < 0:
         return _too_small("max_tokens", request.max_tokens, 0)
     if request.max_completion_tokens is not None and request.max_completion_tokens < 1:

@@ -22,7 +22,7 @@ from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlsplit
 
-from serving.router.tracing import Attempt, Attributes, Record
+from serving.router.span_records import Attempt, Attributes, Record
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"
 EXPORT_EVERY = 1.0  # seconds between two exports

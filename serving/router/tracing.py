@@ -20,7 +20,7 @@ from collections import deque
 from random import getrandbits, random
 from typing import Protocol
 
-import msgspec
+from serving.router.span_records import Attempt, Attributes, Event, Record
 
 #: Sampled requests that wait for the exporter, per process. At one export a second this is also the most that is
 #: traced per second: 512 x 2 spans cost the exporting process 8 % of a core.
@@ -41,9 +41,6 @@ OPERATIONS = {
     "responses": "chat",
     "embeddings": "embeddings",
 }
-
-
-Attributes = dict[str, str | bool | int | float]
 
 
 class Named(Protocol):
@@ -92,47 +89,6 @@ class Ended(Protocol):
     def first_byte(self) -> float: ...
     @property
     def status(self) -> int: ...
-
-
-class Event(msgspec.Struct, array_like=True):
-    """Something that happened at ``at_ns`` (Unix time)."""
-
-    name: str
-    at_ns: int
-    attributes: Attributes
-
-
-class Attempt(msgspec.Struct, array_like=True):
-    """One try on one replica. end_ns: 0 while it is open. error: "" or what went wrong."""
-
-    span_id: bytes
-    replica: str
-    host: str
-    port: int
-    start_ns: int
-    end_ns: int = 0
-    status: int = 0
-    error: str = ""
-
-
-class Record(msgspec.Struct, array_like=True):
-    """A sampled request that has ended. Ids are lower-case hex; parent_id b"" = the trace begins here."""
-
-    trace_id: bytes
-    span_id: bytes
-    parent_id: bytes
-    tracestate: bytes
-    name: str
-    start_ns: int
-    end_ns: int
-    attributes: Attributes
-    error: str
-    events: list[Event]
-    attempts: list[Attempt]
-
-    @property
-    def spans(self) -> int:
-        return 1 + len(self.attempts)
 
 
 def valid(traceparent: bytes) -> bool:

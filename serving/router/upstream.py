@@ -22,7 +22,7 @@ from serving.fleet.replica import Replica
 from serving.router import heads
 
 if TYPE_CHECKING:
-    from serving.router.exchange import Exchange
+    from serving.router.attempt import Attempt
 
 #: A response head larger than this is not an engine's.
 MAX_HEAD_BYTES = 64 * 1024
@@ -81,7 +81,7 @@ class Upstream(asyncio.Protocol):
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
         self.transport: asyncio.Transport | None = None
-        self.exchange: Exchange | None = None
+        self.exchange: Attempt | None = None
         self.used = 0  # requests before this one: a failure then may just be a stale connection
         self.begun = False  # something of the answer went to the client
         self.write: Callable[[bytes], None] | None = None  # to the client, once it has begun
@@ -108,7 +108,7 @@ class Upstream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
 
-    def send(self, exchange: Exchange) -> None:
+    def send(self, exchange: Attempt) -> None:
         self.exchange = exchange
         assert self.transport is not None
         if exchange.http10:
@@ -158,7 +158,7 @@ class Upstream(asyncio.Protocol):
                 return False
         return True
 
-    def _relay_parsed(self, exchange: Exchange, data: bytes) -> None:
+    def _relay_parsed(self, exchange: Attempt, data: bytes) -> None:
         """A piece that may hold the end of the answer, or is not in chunks at all."""
         if self.pending and not self._catch_up():
             return
@@ -177,19 +177,19 @@ class Upstream(asyncio.Protocol):
         if not self.parsed.open:
             self._finish(exchange)
 
-    def _before_body(self, exchange: Exchange, data: bytes) -> None:
+    def _before_body(self, exchange: Attempt, data: bytes) -> None:
         """Nothing has gone to the client yet: the head is not whole, or no byte of the body has come."""
         if not self.held:
             end = data.find(b"\r\n\r\n")
             known = heads.KNOWN_RESPONSES.get(data[:end].translate(heads.NO_DIGITS)) if end > 0 else None
             if (
                 known is not None
-                and known.length_at is not None
+                and known.length_end
                 and data.startswith(known.start)
                 and exchange.method == b"POST"
                 and self.unchunked is None
                 and data[9] != 49  # not an interim answer
-                and int(data[known.length_at]) == len(data) - end - 4
+                and int(data[known.length_start : known.length_end]) == len(data) - end - 4
             ):
                 self._whole_answer(exchange, data, end + 4, known)
                 return
@@ -220,7 +220,7 @@ class Upstream(asyncio.Protocol):
         if len(held) > self.head_end or not self.parsed.open or exchange.method == b"HEAD":
             self._begin(exchange)
 
-    def _whole_answer(self, exchange: Exchange, data: bytes, end: int, known: heads.ResponseHead) -> None:
+    def _whole_answer(self, exchange: Attempt, data: bytes, end: int, known: heads.ResponseHead) -> None:
         """An answer in one piece with a head as it came before: nothing is left for the parser."""
         self.held = data
         self.head_end = end
@@ -233,7 +233,7 @@ class Upstream(asyncio.Protocol):
         self.parsed.open.clear()
         self._begin(exchange)
 
-    def _judge_head(self, exchange: Exchange) -> bool:
+    def _judge_head(self, exchange: Attempt) -> bool:
         """What the head says of how the answer goes on. False: it was dropped, another replica gets the request."""
         special = heads.RESPONSE.find(self.parsed.headers)
         if special is None:
@@ -295,7 +295,7 @@ class Upstream(asyncio.Protocol):
         last = self.tail[-1] if self.tail else b""
         return self.known.chunked and last.endswith(b"\n\n\r\n") and self.parsed.between_chunks()
 
-    def _begin(self, exchange: Exchange) -> None:
+    def _begin(self, exchange: Attempt) -> None:
         held, end = self.held, self.head_end
         head = held[: end - 2]
         for name in self.known.drop:
@@ -322,7 +322,7 @@ class Upstream(asyncio.Protocol):
 
     # --- ends ---
 
-    def _finish(self, exchange: Exchange) -> None:
+    def _finish(self, exchange: Attempt) -> None:
         self.exchange = None
         tail = b"".join(self.tail)
         transport = self.transport

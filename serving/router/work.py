@@ -104,11 +104,11 @@ class Estimator:
         """
         known = self._models.get(model, self._other)
         input_tokens = int(body_bytes * known.per_byte) + 1
-        output = (known.outputs.get(intent) or known.output).value
+        output: float = (known.outputs.get(intent) or known.output).value
         if max_tokens is not None and max_tokens < output:
-            output = max_tokens
+            output = float(max_tokens)
         if n is not None and n > 1:
-            output *= n if n < 128 else 128
+            output *= float(n if n < 128 else 128)
         # Whole numbers, so that what is added to a replica's count and taken off again leaves exactly 0.
         return (
             input_tokens,

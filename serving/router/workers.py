@@ -74,7 +74,7 @@ class Workers:
         died: Callable[[Place, str], None],
         first: Callable[[Place], Any],
         silence: float = SILENCE_SECONDS,
-        program: Sequence[str] = (sys.executable, "-m", "serving.router.worker"),
+        program: Sequence[str] = (sys.executable, "-m", "serving.router.worker_process"),
     ) -> None:
         self.places = places
         self._counts_fd = counts_fd

@@ -13,7 +13,8 @@ from exporters.catalog import CATALOG
 from serving.fleet.replica import Replica
 from serving.router import merge, metrics
 from serving.router.merge import Page, Totals
-from serving.router.metrics import RouterMetrics, Snapshot
+from serving.router.metrics import RouterMetrics
+from serving.router.snapshot import Snapshot
 
 LABELS = ("chat_completions", "m", "default", "", "acme")
 
@@ -98,12 +99,14 @@ def test_workers_are_added_up() -> None:
     for m, n in ((a, 2), (b, 3)):
         for _ in range(n):
             m.series(*LABELS).done(200, 0.02)
+        m.series(*LABELS).cut += 1
         m.reject("capacity", "default", "acme")
         m.disconnects += n
         m.gauge("exaserve_router_client_connections", (), lambda n=n: n)  # type: ignore[misc]
         m.gauge("exaserve_router_panic", ("default",), lambda: 1)
     families = page(of(a, b))
     assert value(families, "exaserve_router_requests_total", **NAMED, code="200") == 5
+    assert value(families, "exaserve_router_cut_answers_total", **NAMED) == 2
     assert value(families, "exaserve_router_request_duration_seconds_sum", **NAMED) == pytest.approx(0.1)
     rejected = {"reason": "capacity", "pool": "default", "tenant": "acme"}
     assert value(families, "exaserve_router_rejected_requests_total", **rejected) == 2

@@ -11,6 +11,7 @@ import pytest
 import uvloop
 import yaml
 
+from serving import compiled
 from serving.config import Config
 from serving.fleet.replica import Replica
 from serving.router.heads import REQUEST
@@ -99,6 +100,7 @@ def test_tenants_decide_and_a_pool_that_a_tenant_may_not_use_is_forbidden(tmp_pa
     uvloop.run(go())
 
 
+@pytest.mark.skipif(compiled.active(), reason="compiled code takes no stand-in for an exchange")
 def test_the_intent_decides() -> None:
     settings = {"pools": {"law": {"match": {"intents": ["legal"]}}, "rest": {}}}
     classifier = Classifier(build(Config.model_validate(settings)))

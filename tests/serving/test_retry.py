@@ -121,6 +121,7 @@ def test_after_the_first_byte_there_is_no_second_attempt(how: str) -> None:
             assert b'"code": "replica_failed"' in body or not body.endswith(b"0\r\n\r\n")
             assert sum(len(e.requests) for e in engines) == 1
             assert r.counted(RETRIES) == 0
+            assert r.server.metrics.value("exaserve_router_cut_answers_total", model="m") == 1
             await at_rest(r)
 
     uvloop.run(go())

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from serving.router.span_export import SCHEMA_URL, Exporter, traces_url
-from serving.router.tracing import MAX_ATTEMPTS, MAX_EVENTS, Queue, Record, Span, Tracing, valid
+from serving.router.span_records import Record
+from serving.router.tracing import MAX_ATTEMPTS, MAX_EVENTS, Queue, Span, Tracing, valid
 from tests.serving.otlp_receiver import Receiver, attributes
 
 TRACE, PARENT = b"0af7651916cd43dd8448eb211c80319c", b"b7ad6b7169203331"

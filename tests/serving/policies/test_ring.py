@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serving.fleet.replica import Replica
 from serving.router.policies.ring import OWNER_MASK, POINTS, Ring, accepts, seed_of
 
 from .fleet import fleet
@@ -108,12 +109,8 @@ def test_an_empty_ring_has_no_points() -> None:
 
 
 def test_too_many_are_refused() -> None:
-    class Named:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
     with pytest.raises(ValueError, match="65537 replicas; a ring holds at most 65536"):
-        Ring().update([Named(str(i)) for i in range(65537)])  # type: ignore[misc]
+        Ring().update([Replica(str(i), "", "", 0) for i in range(65537)])
 
 
 def test_places_are_the_same_in_another_process() -> None:
