@@ -11,6 +11,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/exaserve-installed
 ARGS ?=
 PYTEST_ARGS ?=
+TEST_JOBS ?= 3
 
 .PHONY: help up install env compiled engine model tools test check down clean
 
@@ -47,9 +48,17 @@ model: env
 tools: ## Debian's prometheus and prometheus-alertmanager, if missing and root or sudo allows it
 	@serving/tools.sh
 
-test: install model ## Set up what the tests need and run them all; PYTEST_ARGS="-m 'not real'" for the quick ones
+# Tests with real engines load the machine and are timed, so they run alone; the others mostly wait, side by side.
+test: install model ## Set up what the tests need and run them all; PYTEST_ARGS="-m 'not real' -n 3" for the quick ones
 	@serving/tools.sh tests
+ifeq ($(strip $(PYTEST_ARGS)),)
+	@status=0; \
+	$(BIN)/python -m pytest -m real || status=$$?; \
+	$(BIN)/python -m pytest -m 'not real' -n $(TEST_JOBS) || status=$$?; \
+	exit $$status
+else
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+endif
 
 check: env ## Linters, types, import contracts, generated files up to date
 	@$(BIN)/ruff check .

@@ -1,45 +1,25 @@
-"""Helpers over grafanalib for our boards, and the normaliser that turns its output into what Grafana writes today.
+"""Panels of our boards: helpers over grafanalib.
 
 A helper takes what differs between panels (title, description, unit, queries) and sets what must not: the
-datasource variable, no maxDataPoints, text instead of "No data" where nothing is normal. Boards are in ``boards/``.
+datasource variable, no maxDataPoints, and a text that says why nothing is shown where "No data" would stand. What
+makes panels a board is ``board.py``; variables and top N are ``variables.py``; ``normalise.py`` repairs what
+grafanalib writes. Boards are in ``boards/``.
 
-grafanalib's last release is older than the schema that we declare; ``to_json`` drops the keys that Grafana has
-dropped and repairs the values that it would refuse. What is left decodes whole in Grafana's own SDK types.
+grafanalib's bar gauge, heat map and table are of Grafana 6 to 9; those panels are built here (``shapes.py``) as Grafana writes them.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grafanalib import core
-from grafanalib._gen import DashboardEncoder
 
-from dashboards.rulefile import Links
+from dashboards.shapes import Queries, States, Steps, modern, to_column, to_mappings, to_steps, to_targets
+from dashboards.variables import DATASOURCE
 
-SCHEMA_VERSION = 41
-TAG = "exaserve"
-DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
-
-#: Thresholds: (value from which, colour); the first value is None, "from the start".
-Steps = Sequence[tuple[float | None, str]]
-#: Queries: (PromQL, legend).
-Queries = Sequence[tuple[str, str]]
-
-#: Keys of panels and dashboards that Grafana no longer has.
-_RETIRED_PANEL = (
-    "cacheTimeout",
-    "editable",
-    "error",
-    "height",
-    "minSpan",
-    "span",
-    "maxDataPoints",
-    "hideTimeOverride",
-)
-_RETIRED_BOARD = ("rows", "hideControls", "sharedCrosshair", "style", "gnetId", "__inputs")
-_TARGET_KEYS = ("refId", "expr", "legendFormat", "instant", "range", "datasource")
+#: What is shown where a query about users has no answer.
+NO_TRAFFIC = "no traffic in this time"
 
 
 def timeseries(
@@ -49,37 +29,52 @@ def timeseries(
     queries: Queries,
     *,
     dashed: str = "",
-    top: int | None = None,
+    top: float | None = None,
+    log: bool = False,
+    signed: bool = False,
+    stacked: bool = False,
+    empty: str = NO_TRAFFIC,
+    data_links: Sequence[Mapping[str, Any]] = (),
     **more: Any,
 ) -> core.TimeSeries:
     """Lines over time. dashed: regular expression of legends drawn as dashed red lines, for thresholds.
 
-    top: highest value of the axis, where the quantity has one.
+    top: highest value of the axis, where the quantity has one. log: an axis by powers of ten, for quantities that
+    differ by orders of magnitude. signed: the axis goes below 0. empty: what is shown where no query has an answer. data_links: at each line.
     """
     overrides = []
     if dashed:
         properties = [
             {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [10, 10]}},
             {"id": "custom.fillOpacity", "value": 0},
+            {"id": "custom.stacking", "value": {"mode": "none", "group": "A"}},
             {"id": "color", "value": {"mode": "fixed", "fixedColor": "red"}},
         ]
         overrides.append({"matcher": {"id": "byRegexp", "options": dashed}, "properties": properties})
+    defaults: dict[str, Any] = {"noValue": empty}
+    if data_links:
+        defaults["links"] = list(data_links)
+    if top is not None:
+        defaults["max"] = top
     return core.TimeSeries(
         title=title,
         description=description,
         unit=unit,
-        targets=_targets(queries),
+        targets=to_targets(queries),
         dataSource=DATASOURCE,
-        fillOpacity=8,
+        fillOpacity=20 if stacked else 8,
         legendDisplayMode="table",
         legendCalcs=["lastNotNull", "max"],
         tooltipMode="multi",
         tooltipSort="desc",
         showPoints="never",
-        stacking={"mode": "none", "group": "A"},
-        valueMin=0,
-        valueMax=top,
+        stacking={"mode": "normal" if stacked else "none", "group": "A"},
+        scaleDistributionType="log" if log else "linear",
+        scaleDistributionLog=10,
+        # A log axis has no 0.
+        valueMin=None if log or signed else 0,
         overrides=overrides,
+        extraJson={"fieldConfig": {"defaults": defaults}},
         **more,
     )
 
@@ -93,174 +88,236 @@ def stat(
     *,
     empty: str = "unknown",
     decimals: int | None = None,
+    legend: str = "",
+    states: States = (),
     **more: Any,
 ) -> core.Stat:
-    """One number, coloured by its thresholds. empty: what is shown where the query has no answer."""
+    """One number, coloured by its thresholds. empty: what is shown where the query has no answer.
+
+    legend: with a label in it, a number for each series, under that name. states: words for the numbers.
+    """
     return core.Stat(
         title=title,
         description=description,
         format=unit,
-        targets=_targets([(query, "")]),
+        targets=to_targets([(query, legend)]),
         dataSource=DATASOURCE,
         decimals=decimals,
         color={"mode": "thresholds"},
         colorMode="background",
+        textMode="value_and_name" if legend else "auto",
         reduceCalc="lastNotNull",
         noValue=empty,
-        thresholds=[{"value": value, "color": color} for value, color in steps],
+        mappings=to_mappings(states) if states else [],
+        thresholds=to_steps(steps),
         **more,
     )
 
 
 def state_timeline(
-    title: str, description: str, query: str, legend: str, states: Sequence[tuple[int, str, str]], **more: Any
+    title: str,
+    description: str,
+    query: str,
+    legend: str,
+    states: States,
+    *,
+    empty: str = "unknown in this time",
+    **more: Any,
 ) -> core.StateTimeline:
-    """One band per series whose value is a state. states: (value, name, colour)."""
-    options = {
-        str(value): {"text": name, "color": color, "index": i}
-        for i, (value, name, color) in enumerate(states)
-    }
+    """One band per series whose value is a state; for a few series, never for every replica."""
     return core.StateTimeline(
         title=title,
         description=description,
-        targets=_targets([(query, legend)]),
+        targets=to_targets([(query, legend)]),
         dataSource=DATASOURCE,
         showValue="auto",
-        mappings=[{"type": "value", "options": options}],
+        mappings=to_mappings(states),
         thresholds=[{"value": None, "color": "text"}],
         # StateTimeline has no unit of its own; a state is a plain number until it is mapped.
-        extraJson={"fieldConfig": {"defaults": {"unit": "none"}}},
+        extraJson={"fieldConfig": {"defaults": {"unit": "none", "noValue": empty}}},
         **more,
     )
 
 
-def runbook(alert: str, links: Links) -> dict[str, Any]:
-    """A panel's link to the runbook of that alert."""
-    return {"title": f"Runbook: {alert}", "url": links.runbook(alert), "targetBlank": True}
-
-
-def label_variable(name: str, label: str, selector: str) -> core.Template:
-    """A variable with the values of ``label``; several or all may be chosen."""
-    return core.Template(
-        name=name,
-        label=name,
-        dataSource=DATASOURCE,
-        query=f"label_values({selector}, {label})",
-        includeAll=True,
-        multi=True,
-        allValue=".*",
-        default="$__all",
-        refresh=2,
-    )
-
-
-def dashboard(
-    name: str,
+def heat_map(
     title: str,
     description: str,
-    rows: Sequence[tuple[int, Sequence[Any]]],
-    variables: Sequence[core.Template],
-) -> core.Dashboard:
-    """A board. rows: (height, panels side by side in equal widths); its uid is made of ``name``, its file's."""
-    placed, y = [], 0
-    for height, panels in rows:
-        width = 24 // len(panels)
-        for i, panel in enumerate(panels):
-            panel.gridPos = core.GridPos(h=height, w=width, x=i * width, y=y)
-            placed.append(panel)
-        y += height
-    source = core.Template(
-        name="datasource", label="data source", type="datasource", query="prometheus", refresh=1
-    )
-    return core.Dashboard(
-        title=f"ExaServe / {title}",
+    unit: str,
+    query: str,
+    *,
+    legend: str = "{{le}}",
+    counts: str = "none",
+    empty: str = NO_TRAFFIC,
+    **more: Any,
+) -> core.Panel:
+    """How many fall into each bucket over time. query: cumulative buckets by ``le``, summed (``sum by (le) (…)``).
+
+    unit: of the buckets' edges. counts: unit of what is counted. However many replicas, there are as many series as
+    buckets.
+    """
+    options = {
+        "calculate": False,
+        "cellGap": 1,
+        "cellValues": {"unit": counts},
+        "color": {
+            "mode": "scheme",
+            "scheme": "Oranges",
+            "fill": "dark-orange",
+            "scale": "exponential",
+            "exponent": 0.5,
+            "steps": 64,
+            "reverse": False,
+        },
+        "exemplars": {"color": "rgba(255,0,255,0.7)"},
+        "filterValues": {"le": 1e-9},
+        "legend": {"show": True},
+        "rowsFrame": {"layout": "auto"},
+        "showValue": "never",
+        "tooltip": {"mode": "single", "yHistogram": False, "showColorScale": False},
+        "yAxis": {"axisPlacement": "left", "unit": unit, "reverse": False},
+    }
+    custom = {
+        "scaleDistribution": {"type": "linear"},
+        "hideFrom": {"tooltip": False, "viz": False, "legend": False},
+    }
+    target = core.Target(expr=query, legendFormat=legend, refId="A", format="heatmap", datasource=DATASOURCE)
+    return modern(
+        kind="heatmap",
+        title=title,
         description=description,
-        uid=f"exaserve-{name}",
-        tags=[TAG],
-        schemaVersion=SCHEMA_VERSION,
-        graphTooltip=core.GRAPH_TOOLTIP_MODE_SHARED_CROSSHAIR,
-        refresh="10s",
-        time=core.Time("now-30m", "now"),
-        timezone="browser",
-        links=[core.DashboardLink(title="ExaServe", tags=[TAG], asDropdown=True, includeVars=True)],
-        templating=core.Templating([source, *variables]),
-        panels=placed,
-    ).auto_panel_ids()
-
-
-def to_json(board: core.Dashboard) -> str:
-    """The board as Grafana's JSON model, the same text for the same board."""
-    data = json.loads(json.dumps(board.to_json_data(), cls=DashboardEncoder))
-    clean = _without_nothing(data)
-    for key in _RETIRED_BOARD:
-        clean.pop(key, None)
-    clean["editable"] = True
-    clean["panels"] = [_panel(p) for p in clean["panels"]]
-    clean["templating"] = {"list": [_variable(v) for v in clean["templating"]["list"]]}
-    clean["timepicker"] = {"refresh_intervals": clean["timepicker"]["refresh_intervals"]}
-    for link in clean["links"]:
-        link.setdefault("url", "")
-    return json.dumps(clean, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-def _targets(queries: Queries) -> list[core.Target]:
-    return [
-        core.Target(expr=expr, legendFormat=legend, refId=chr(65 + i), datasource=DATASOURCE)
-        for i, (expr, legend) in enumerate(queries)
-    ]
-
-
-def _panel(panel: dict[str, Any]) -> dict[str, Any]:
-    for key in _RETIRED_PANEL:
-        panel.pop(key, None)
-    for key in ("repeat", "repeatDirection", "maxPerRow"):
-        if not panel.get("repeat"):
-            panel.pop(key, None)
-    panel["targets"] = [
-        {k: v for k, v in {"range": True, **t}.items() if k in _TARGET_KEYS} for t in panel["targets"]
-    ]
-    defaults = panel["fieldConfig"]["defaults"]
-    steps = defaults["thresholds"]["steps"] or [{"color": "green"}]
-    steps[0]["value"] = (
-        None  # null is "from the start"; grafanalib writes the word, or it was dropped as nothing
+        targets=[target],
+        dataSource=DATASOURCE,
+        options=options,
+        defaults={"unit": unit, "noValue": empty, "custom": custom},
+        **more,
     )
-    defaults["thresholds"]["steps"] = steps
-    scale = defaults.get("custom", {}).get("scaleDistribution", {})
-    if scale.get("type") == "linear":
-        scale.pop("log", None)
-    return panel
 
 
-def _variable(variable: dict[str, Any]) -> dict[str, Any]:
-    keys = (
-        "name",
-        "label",
-        "type",
-        "query",
-        "hide",
-        "refresh",
-        "includeAll",
-        "multi",
-        "allValue",
-        "sort",
-        "datasource",
+def table(
+    title: str,
+    description: str,
+    columns: Sequence[tuple[str, str, str]],
+    labels: Sequence[str],
+    *,
+    empty: str,
+    sort: str = "",
+    ascending: bool = False,
+    steps: Mapping[str, Steps] | None = None,
+    data_links: Mapping[str, Mapping[str, Any]] | None = None,
+    states: Mapping[str, States] | None = None,
+    **more: Any,
+) -> core.Panel:
+    """What holds at the end of the time shown, a row for each set of ``labels`` that the queries have in common.
+
+    columns: (PromQL, name, unit). Each query has to be limited to the rows that are wanted (``variables.top``).
+    labels: columns too, in their order, before the numbers; other labels are left out, so every query must be
+    grouped by them or have no others that matter. sort: name of a column. steps, states, data_links: by
+    column; steps colour the text, data links stand at the cell.
+    """
+    targets = [
+        core.Target(
+            expr=expr, legendFormat="", refId=chr(65 + i), instant=True, format="table", datasource=DATASOURCE
+        )
+        for i, (expr, _, _) in enumerate(columns)
+    ]
+    # A single query's value column has no letter.
+    values = {("Value" if len(columns) == 1 else f"Value #{chr(65 + i)}"): c for i, c in enumerate(columns)}
+    shown = [*labels, *values]
+    keep = {"id": "filterFieldsByName", "options": {"include": {"names": shown}}}
+    organize = {
+        "id": "organize",
+        "options": {
+            "excludeByName": {},
+            "indexByName": {name: i for i, name in enumerate(shown)},
+            "renameByName": {value: name for value, (_, name, _) in values.items()},
+        },
+    }
+    overrides = [to_column(name, [{"id": "unit", "value": unit}]) for _, name, unit in columns]
+    for name, limits in (steps or {}).items():
+        shape = {"mode": "absolute", "steps": to_steps(limits)}
+        cell = {"id": "custom.cellOptions", "value": {"type": "color-text"}}
+        overrides.append(to_column(name, [{"id": "thresholds", "value": shape}, cell]))
+    for name, link in (data_links or {}).items():
+        overrides.append(to_column(name, [{"id": "links", "value": [dict(link)]}]))
+    for name, of in (states or {}).items():
+        cell = {"id": "custom.cellOptions", "value": {"type": "color-text"}}
+        overrides.append(to_column(name, [{"id": "mappings", "value": to_mappings(of)}, cell]))
+    return modern(
+        kind="table",
+        title=title,
+        description=description,
+        targets=targets,
+        dataSource=DATASOURCE,
+        # Names of metrics go first: rows that differ in them would not be merged.
+        transformations=[keep, {"id": "merge", "options": {}}, organize],
+        options={
+            "cellHeight": "sm",
+            "frameIndex": 0,
+            "showHeader": True,
+            "sortBy": [{"displayName": sort, "desc": not ascending}] if sort else [],
+        },
+        defaults={
+            "unit": "none",
+            "noValue": empty,
+            "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False},
+        },
+        overrides=overrides,
+        **more,
     )
-    clean = {key: variable[key] for key in keys if key in variable}
-    if variable["type"] == "datasource":
-        # No current value: Grafana then takes its default Prometheus.
-        return {key: value for key, value in clean.items() if key not in ("sort", "datasource")} | {
-            "options": []
-        }
-    clean["definition"] = clean["query"]
-    clean["query"] = {"query": clean["query"], "refId": clean["name"]}
-    clean["current"] = {"text": "All", "value": "$__all"}
-    return clean | {"options": []}
 
 
-def _without_nothing(value: Any) -> Any:
-    """Without the keys whose value is null, which Grafana doesn't write."""
-    if isinstance(value, dict):
-        return {k: _without_nothing(v) for k, v in value.items() if v is not None}
-    if isinstance(value, list):
-        return [_without_nothing(v) for v in value]
-    return value
+def bar_gauge(
+    title: str,
+    description: str,
+    unit: str,
+    queries: Queries,
+    steps: Steps,
+    *,
+    top: float | None = None,
+    empty: str = NO_TRAFFIC,
+    data_links: Sequence[Mapping[str, Any]] = (),
+    **more: Any,
+) -> core.Panel:
+    """A bar for each series, by its value at the end of the time shown. For a few series: pools, models, a top N."""
+    targets = to_targets(queries)
+    for target in targets:
+        target.instant = True
+    defaults: dict[str, Any] = {"unit": unit, "noValue": empty, "min": 0, "color": {"mode": "thresholds"}}
+    if top is not None:
+        defaults["max"] = top
+    if data_links:
+        defaults["links"] = list(data_links)
+    options = {
+        "displayMode": "gradient",
+        "legend": {"calcs": [], "displayMode": "list", "placement": "bottom", "showLegend": False},
+        "maxVizHeight": 300,
+        "minVizHeight": 16,
+        "minVizWidth": 8,
+        "namePlacement": "auto",
+        "orientation": "horizontal",
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        "showUnfilled": True,
+        "sizing": "auto",
+        "valueMode": "color",
+    }
+    return modern(
+        kind="bargauge",
+        title=title,
+        description=description,
+        targets=targets,
+        dataSource=DATASOURCE,
+        thresholds=to_steps(steps),
+        options=options,
+        defaults=defaults,
+        **more,
+    )
+
+
+def text(title: str, description: str, markdown: str) -> core.Panel:
+    """Words on a board: what it does not show, and where that is."""
+    return modern(
+        kind="text",
+        title=title,
+        description=description,
+        options={"mode": "markdown", "content": markdown},
+    )

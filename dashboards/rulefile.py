@@ -9,12 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from textwrap import dedent
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 
 #: A killed local replica is back within 15 s; a slower evaluation would not see that it was gone.
 INTERVAL = "5s"
+
+
+#: Who is told: those who run router and replicas, machines and monitoring, the fabric, the storage. Receivers are
+#: chosen by it (``alertmanager.py``).
+Team = Literal["serving", "platform", "network", "storage"]
+TEAMS: tuple[Team, ...] = get_args(Team)
+
+#: ``variables`` of an alert about what one exporter says: the Fabric board is then about that node.
+NODE = {"node": "{{ $labels.instance }}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +52,11 @@ class Record:
 
     name: str
     expr: str
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def to_data(self, links: Links) -> dict[str, Any]:
-        return {"record": self.name, "expr": _text(self.expr)}
+        rule: dict[str, Any] = {"record": self.name, "expr": _text(self.expr)}
+        return rule | {"labels": dict(self.labels)} if self.labels else rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +64,7 @@ class Alert:
     """An alerting rule; its runbook is ``runbooks/<name>.md``.
 
     summary: one line with the value. description: what to do first. board and variables: the dashboard that it
-    leads to, variables being templates over the alert's labels.
+    leads to, variables being templates over the alert's labels. team: who is told, if others than its group's.
     """
 
     name: str
@@ -66,36 +77,46 @@ class Alert:
     board: str = "fleet"
     variables: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    team: Team | None = None
 
-    def to_data(self, links: Links) -> dict[str, Any]:
+    def to_data(self, links: Links, team: Team = "serving") -> dict[str, Any]:
         return {
             "alert": self.name,
             "expr": _text(self.expr),
             "for": self.wait,
             "keep_firing_for": self.keep_firing,
-            "labels": {"severity": self.severity, **self.labels},
+            "labels": {"severity": self.severity, "team": self.team or team, **self.labels},
             "annotations": {
                 "summary": self.summary,
                 "description": _text(self.description),
                 "runbook_url": links.runbook(self.name),
-                "dashboard_url": links.dashboard(self.board, **self.variables),
+                "dashboard_url": links.dashboard(self.board, **self.variables) + self._cluster(),
             },
         }
+
+    def _cluster(self) -> str:
+        """Presets the board's cluster where the alert has one: nodes and replicas of several may have one name."""
+        return f"{{{{ with $labels.cluster }}}}{'&' if self.variables else '?'}var-cluster={{{{ . }}}}{{{{ end }}}}"
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The rules of one file, in the order in which Prometheus evaluates them."""
+    """The rules of one file, in the order in which Prometheus evaluates them. team: who its alerts are for."""
 
     name: str
     rules: tuple[Record | Alert, ...]
+    interval: str = INTERVAL
+    team: Team = "serving"
 
     def to_yaml(self, links: Links) -> str:
         """The rule file, the same text for the same rules."""
         group = {
             "name": f"exaserve-{self.name}",
-            "interval": INTERVAL,
-            "rules": [rule.to_data(links) for rule in self.rules],
+            "interval": self.interval,
+            "rules": [
+                rule.to_data(links, self.team) if isinstance(rule, Alert) else rule.to_data(links)
+                for rule in self.rules
+            ],
         }
         head = f"# Written by `exaserve dashboards build` from dashboards/rules/{self.name}.py; change it there.\n"
         return head + yaml.dump({"groups": [group]}, Dumper=_Dumper, sort_keys=False, width=1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import signal
 import sys
 import threading
@@ -170,7 +171,8 @@ def exporter(
         ("sysfs", sysfs, "--path.sysfs"),
         ("procfs", procfs, "--path.procfs"),
     ):
-        if value is not None:
+        # null of --set takes back what the file says.
+        if value is not None or option.startswith("--set "):
             given[key] = (value, option)
     section = _section(config, given)
     from exporters import registry
@@ -274,7 +276,7 @@ def _write(running: Registry, target: str, interval: float, once: bool) -> None:
         return exposition.text(running.scrape())
 
     path = Path(target)
-    if target != "-" and (path.is_dir() or not path.parent.is_dir()):
+    if target != "-" and (os.path.isdir(path) or not os.path.isdir(path.parent)):
         raise _usage(f"--textfile {target}: name a file in a folder that is there")
     if target != "-" and path.suffix != ".prom":
         typer.echo(f"--textfile {target}: node_exporter reads only files that end with .prom", err=True)
@@ -292,8 +294,9 @@ def _write(running: Registry, target: str, interval: float, once: bool) -> None:
     if target == "-":
         raise _usage("--textfile -: goes with --once")
     end = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: end.set())
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, lambda *_: end.set())
     typer.echo(f"exporter: {path} every {interval:g} s ({', '.join(running.names) or 'no collector'})")
     sys.stdout.flush()
     keep_written(path, page, interval, end)

@@ -6,7 +6,7 @@ and lets options of the command line win. What collectors are told of it is ``ex
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -16,12 +16,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from exporters import available
-from exporters.settings import Replica, Settings, check_url, parse_replica
+from exporters.settings import Replica, Settings, check_url, parse_peer, parse_replica
 
 #: More than this in one configuration file is a mistake.
 _MAX_BYTES = 2**20
-
-_PEER = re.compile(r"[^\s\x00-\x1f\x7f]{1,255}:[0-9]{1,5}")
 
 Seconds = Annotated[float, Field(gt=0, le=3600, description="seconds")]
 FilePath = Annotated[str, Field(min_length=1, max_length=4096)]
@@ -119,9 +117,14 @@ def problems(section: Exporter) -> Iterator[tuple[str, str]]:
         for folder in [value] if isinstance(value, str) else value:
             if not folder.startswith("/") or "\0" in folder:
                 yield key, f"{folder!r} is no absolute path; write it like /models"
+    for key in PATHS:
+        if "\0" in (getattr(section, key) or ""):
+            yield key, "a path can't hold a NUL"
     for peer in section.peers:
-        if not _PEER.fullmatch(peer) or not 0 < int(peer.rpartition(":")[2]) < 65536:
-            yield "peers", f"{peer!r} is no peer; write it like gpu-2:9420"
+        try:
+            parse_peer(peer)
+        except ValueError as error:
+            yield "peers", str(error)
     for key in ("discover", "router"):
         if getattr(section, key) is not None:
             try:
@@ -173,7 +176,7 @@ def load(path: Path | None, given: Mapping[str, tuple[object, str]]) -> Exporter
     here = {key: Path() if key in given else path.parent if path else Path() for key in PATHS}
     return section.model_copy(
         update={
-            key: str((folder / Path(value).expanduser()).absolute())
+            key: str((folder / os.path.expanduser(value)).absolute())
             for key, folder in here.items()
             if (value := getattr(section, key)) is not None
         }
@@ -251,7 +254,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
             if isinstance(value, yaml.MappingNode):
                 lines |= {k.value: k.start_mark.line + 1 for k, _ in value.value if isinstance(k.value, str)}
     if not isinstance(section, dict):
-        raise ConfigError([f"{path}:{lines['']}: exporter: must be a section (keys below it, indented)"])
+        raise ConfigError(
+            [f"{path}:{lines.get('', 1)}: exporter: must be a section (keys below it, indented)"]
+        )
     return {str(key): value for key, value in section.items()}, lines
 
 

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import math
 import os
+import re
 import socket
 import threading
 import time
@@ -26,16 +27,20 @@ from exporters.registry import DEFAULT_LIMIT, GRACE, Registry
 
 log = logging.getLogger("exaserve.exporter")
 
-#: Connections at one time; a Prometheus needs one. Further ones are closed at once.
+#: Connections at one time; a Prometheus needs one. A further one takes the place of the one that has asked for
+#: nothing for the longest, so that idle clients can't keep it out; where all of them are answered, it is closed.
 MAX_CONNECTIONS = 32
+#: Seconds for such a place to become free.
+_ROOM_SECONDS = 1.0
 #: Bytes of a request's head. Prometheus sends some 500.
 MAX_HEAD = 16 * 1024
 #: Seconds in which a request's head must be whole, and an answer taken.
 HEAD_SECONDS = 15.0
 #: Seconds that a connection may rest between two scrapes.
 IDLE_SECONDS = 70.0
-#: Longest time for the collectors, whatever the client says it would wait.
-MAX_LIMIT = 60.0
+#: Shortest and longest time for the collectors, whatever the client says it would wait. Scrapes at one time share
+#: their work, so that a client that waits for nothing would cost the others their collectors.
+MIN_LIMIT, MAX_LIMIT = 0.2, 60.0
 #: Bytes of a page below which packing it isn't worth the time.
 _MIN_PACKED = 1400
 
@@ -45,7 +50,8 @@ _PLAIN = "text/plain; charset=utf-8"
 def limit_for(header: str | None) -> float:
     """Seconds for the collectors when Prometheus waits ``header`` seconds (X-Prometheus-Scrape-Timeout-Seconds).
 
-    A fifth, at most half a second, stays for the way there and back. Missing or senseless: DEFAULT_LIMIT.
+    A fifth, at most half a second, stays for the way there and back. Missing or senseless: DEFAULT_LIMIT. Less than
+    MIN_LIMIT it never is: no Prometheus waits as short as that.
     """
     try:
         timeout = float(header or "")
@@ -54,7 +60,7 @@ def limit_for(header: str | None) -> float:
     if not math.isfinite(timeout) or timeout <= 0:
         return DEFAULT_LIMIT
     reserve = min(timeout / 5, 0.5) + min(timeout / 5, GRACE)
-    return min(timeout - reserve, MAX_LIMIT)
+    return max(MIN_LIMIT, min(timeout - reserve, MAX_LIMIT))
 
 
 class Token:
@@ -79,7 +85,7 @@ class Token:
         from hmac import compare_digest  # loads OpenSSL, which an exporter without a token does without
 
         scheme, _, given = authorization.partition(" ")
-        return scheme.lower() == "bearer" and compare_digest(given.strip().encode(), self._value)
+        return scheme.lower() == "bearer" and compare_digest(given.strip().encode("latin-1"), self._value)
 
     def _stamp(self) -> tuple[int, int]:
         about = os.stat(self._path)
@@ -115,6 +121,9 @@ class ExporterServer:
         self._token = token
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._closed = False
+        #: Connections whose request is awaited, or half there; the oldest first.
+        self._asking: dict[socket.socket, None] = {}
+        self._lock = threading.Lock()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -136,7 +145,7 @@ class ExporterServer:
                     log.warning("no connection could be taken: %s", error)
                     time.sleep(0.5)
                 continue
-            if not self._free.acquire(blocking=False):
+            if not self._free.acquire(blocking=False) and not self._make_room():
                 connection.close()
                 continue
             try:
@@ -145,6 +154,16 @@ class ExporterServer:
                 log.warning("no thread for a connection: %s", error)
                 self._free.release()
                 connection.close()
+
+    def _make_room(self) -> bool:
+        with self._lock:
+            idle = next(iter(self._asking), None)
+            if idle is None:
+                return False
+            del self._asking[idle]
+            with contextlib.suppress(OSError):
+                idle.shutdown(socket.SHUT_RDWR)  # its thread sees the end and gives its place back
+        return self._free.acquire(timeout=_ROOM_SECONDS)
 
     def close(self) -> None:
         """Take no further connection. Those that are open end by themselves."""
@@ -165,11 +184,20 @@ class ExporterServer:
         finally:
             self._free.release()
 
+    def _await(self, connection: socket.socket, rest: bytes) -> tuple[bytes, bytes]:
+        with self._lock:
+            self._asking[connection] = None
+        try:
+            return _head(connection, rest)
+        finally:
+            with self._lock:
+                self._asking.pop(connection, None)
+
     def _converse(self, connection: socket.socket) -> None:
         rest = b""
         while True:
             try:
-                head, rest = _head(connection, rest)
+                head, rest = self._await(connection, rest)
                 if not head:
                     return
                 request = _request(head)
@@ -277,7 +305,9 @@ def _request(head: bytes) -> _Request:
         raise _Bad(HTTPStatus.BAD_REQUEST)
     asked = headers.get("connection", "").lower()
     keep = "close" not in asked and (version == "HTTP/1.1" or "keep-alive" in asked)
-    return _Request(method, target.partition("?")[0], headers, keep)
+    # With the server's name before it, as for a proxy (RFC 9112, 3.2.2).
+    path = re.sub(r"^https?://[^/?]*", "", target, flags=re.IGNORECASE).partition("?")[0]
+    return _Request(method, path or "/", headers, keep)
 
 
 def _takes_gzip(accept_encoding: str) -> bool:

@@ -53,11 +53,13 @@ def inspect(
     ] = Path("/proc"),
 ) -> None:
     """Show what a process and its children are doing now, and what to look at next."""
+    from exporters.doctor.config import run_folder
+    from exporters.doctor.files import printable
     from exporters.inspection.advice import advice
     from exporters.inspection.gather import gather, pids_of
     from exporters.settings import Settings
 
-    settings = Settings(procfs=procfs, run_folder=_run_folder())
+    settings = Settings(procfs=procfs, run_folder=run_folder(os.environ))
     try:
         pids = pids_of(settings, target)
     except LookupError as error:
@@ -72,15 +74,10 @@ def inspect(
         told = {"processes": [asdict(p) for p in processes], "findings": [asdict(f) for f in findings]}
         typer.echo(json.dumps(told, indent=1))
     else:
-        typer.echo("\n".join(_text(processes, findings)))
+        # Names are the processes' own: they must not move the cursor of whoever looks.
+        typer.echo("\n".join(printable(line) for line in _text(processes, findings)))
     if all(p.problem for p in processes):
         raise typer.Exit(1)
-
-
-def _run_folder() -> Path:
-    """Where ``exaserve up`` keeps its record (serving/record.py)."""
-    own = os.environ.get("EXASERVE_RUN")
-    return Path(own) if own else Path(os.environ.get("EXASERVE_HOME", "~/.exaserve")).expanduser() / "run"
 
 
 def _text(processes: list[Process], findings: list[Finding]) -> list[str]:

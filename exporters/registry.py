@@ -265,7 +265,10 @@ def _checked(samples: Iterable[Sample]) -> Values:
             raise ValueError(f"{name}{labels} is given twice")
         if (count := count + 1) > MAX_SAMPLES:
             raise ValueError(f"more than {MAX_SAMPLES} samples")
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number beyond 1e308
+            number = math.inf
         if math.isfinite(number):
             values[labels] = number
     return {name: values for name, values in found.items() if values}

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 #: A name becomes a label value of every series, so it stays short and plain.
 _NAME = re.compile(r"[A-Za-z0-9._:\[\]-]{1,100}")
 
+_PEER = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|([\w.-]{1,253})):(\d{1,5})", re.ASCII)
+
 #: Replicas of one exporter: a whole fleet of 3,072 and room. A longer list is a mistake in the discovery.
 MAX_REPLICAS = 8192
 #: Bad targets that are told by name.
@@ -88,8 +90,11 @@ def check_url(url: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown: what stands between ``//`` and ``@`` is left out."""
-    return re.sub(r"//[^/]*@", "//", url)
+    """The URL as it may be shown: what stands between ``//`` and the last ``@`` is left out.
+
+    The last one, for a password that holds a slash makes no URL, and yet stands in the words about it.
+    """
+    return re.sub(r"//.*@", "//", url, flags=re.DOTALL)
 
 
 def parse_replica(text: str) -> Replica:
@@ -105,6 +110,14 @@ def parse_replica(text: str) -> Replica:
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} can't name a replica; use letters, digits and . _ : - (at most 100)")
     return Replica(name, url if url.endswith("/metrics") else f"{url}/metrics")
+
+
+def parse_peer(text: str) -> tuple[str, int]:
+    """``host:port`` or ``[IPv6]:port``. Raises ValueError with the cure."""
+    found = _PEER.fullmatch(text)
+    if not found or not 0 < int(found[3]) < 65_536:
+        raise ValueError(f"{text!r} is no peer; write it like node-7:22 or [fd00::7]:22")
+    return found[1] or found[2], int(found[3])
 
 
 class Discovered(NamedTuple):

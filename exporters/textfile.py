@@ -7,6 +7,7 @@ page. The file goes away at an orderly end: series of an exporter that no longer
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -28,7 +29,8 @@ def write(path: Path, page: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(beside, path)
     except OSError:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink()
         raise
 
 

@@ -5,18 +5,23 @@ loss of one replica: a model's replicas use more than 95 % of what would be left
 With one replica there is nothing to lose it to; the threshold is 95 % of its own blocks. The absolute condition
 is one full replica where it already hurts: requests wait or are put back.
 
-Replicas whose engine can't be read count neither as used nor as room. A replica that two exporters read counts once.
+How blocks are counted is the source's to say; one that knows only shares counts in replicas' worth.
 """
 
 from __future__ import annotations
 
 from dashboards.rulefile import Alert, Group, Record
+from dashboards.signals import (
+    BUR,
+    KV_LARGEST,
+    KV_REPLICAS,
+    KV_TOTAL,
+    KV_USED,
+    PREEMPTIONS,
+    WAITING,
+    Source,
+)
 
-BUR = "replica:exaserve_kv_block_utilisation:ratio"
-USED = "model:exaserve_kv_blocks_used:sum"
-TOTAL = "model:exaserve_kv_blocks:sum"
-LARGEST = "model:exaserve_kv_blocks:max"
-REPLICAS = "model:exaserve_kv_replicas:count"
 THRESHOLD = "model:exaserve_kv_blocks_used:threshold"
 MODEL_BUR = "model:exaserve_kv_block_utilisation:ratio"
 ALERT = "ExaServeKVPressure"
@@ -24,38 +29,29 @@ ALERT = "ExaServeKVPressure"
 #: Share of the blocks above which the cache counts as full.
 FULL = 0.95
 
-_BLOCKS = "max by (replica, model) (exaserve_kv_blocks and on (replica, model) exaserve_kv_blocks_used)"
 
-
-def group() -> Group:
+def group(source: Source) -> Group:
+    number = source.kv_unit.partition(" ")[0]
     return Group(
         "kv",
         (
-            Record(
-                BUR,
-                "max by (replica, model) (exaserve_kv_blocks_used)"
-                " / (max by (replica, model) (exaserve_kv_blocks) > 0)",
-            ),
-            Record(USED, "sum by (model) (max by (replica, model) (exaserve_kv_blocks_used))"),
-            Record(TOTAL, f"sum by (model) ({_BLOCKS})"),
-            Record(LARGEST, f"max by (model) ({_BLOCKS})"),
-            Record(REPLICAS, f"count by (model) ({_BLOCKS})"),
-            Record(MODEL_BUR, f"{USED} / ({TOTAL} > 0)"),
+            *source.kv(),
+            Record(MODEL_BUR, f"{KV_USED} / ({KV_TOTAL} > 0)"),
             Record(
                 THRESHOLD,
                 f"""
-                {FULL} * ({TOTAL} - {LARGEST}) and {REPLICAS} > 1
+                {FULL} * ({KV_TOTAL} - {KV_LARGEST}) and {KV_REPLICAS} > 1
                 or
-                {FULL} * {TOTAL}
+                {FULL} * {KV_TOTAL}
                 """,
             ),
             Alert(
                 ALERT,
-                f"{USED} > {THRESHOLD}",
+                f"{KV_USED} > {THRESHOLD}",
                 "warning",
-                summary='{{ $labels.model }}: {{ printf "%.0f" $value }} KV blocks in use, headroom ends at'
-                f"{{{{ with printf `{THRESHOLD}{{model=%q}}` $labels.model | query }}}}"
-                ' {{ . | first | value | printf "%.0f" }}{{ end }}',
+                summary=f'{{{{ $labels.model }}}}: {{{{ printf "{source.kv_unit}" $value }}}} in use, headroom ends at'
+                f"{{{{ with printf `{THRESHOLD}{{cluster=%q, model=%q}}` $labels.cluster $labels.model | query }}}}"
+                f' {{{{ . | first | value | printf "{number}" }}}}{{{{ end }}}}',
                 description="""
                     With one replica less (or, where there is only one, with a little more load) requests would
                     wait or be put back. Add a replica or send less; look on the board for the replica that is
@@ -70,11 +66,11 @@ def group() -> Group:
                 ALERT,
                 f"""
                 {BUR} > {FULL}
-                and on (replica, model)
+                and on (cluster, replica, model)
                 (
-                  max by (replica, model) (increase(exaserve_engine_preemptions_total[1m])) > 0
+                  {PREEMPTIONS} > 0
                   or
-                  max by (replica, model) (exaserve_engine_requests_waiting) > 0
+                  {WAITING} > 0
                 )
                 """,
                 "warning",

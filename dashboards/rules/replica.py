@@ -11,15 +11,16 @@ is judged by the router's own count of passed probes, so that a stack started an
 that its forerunner left in Prometheus. (A Prometheus that restarts knows no series that ended meanwhile and shows
 them for 5 minutes; hence the comparison of timestamps: the count has to be of the same scrape as the state.)
 
-Where no router is scraped, ``up`` of the job exaserve-replica is all that is known.
+Where no router is scraped, ``up`` of the job exaserve-replica is all that is known. A source without a router says
+itself what up is; its replicas are given a minute, since a restart there is not ours to know.
 """
 
 from __future__ import annotations
 
 from dashboards.rulefile import Alert, Group, Record
+from dashboards.signals import UP, Source
 
 SCRAPED = "replica:up:min"
-UP = "replica:exaserve_replica_up:effective"
 GRACE = "replica:exaserve_replica_startup:grace"
 ALERT = "ExaServeReplicaDown"
 
@@ -27,7 +28,34 @@ ALERT = "ExaServeReplicaDown"
 _FIRING = f'last_over_time(ALERTS{{alertname="{ALERT}", alertstate="firing"}}[30s])'
 
 
-def group() -> Group:
+def group(source: Source) -> Group:
+    return _by_router() if source.up is None else _by_target(source.up)
+
+
+def _by_target(up: Record) -> Group:
+    return Group(
+        "replica",
+        (
+            up,
+            Alert(
+                ALERT,
+                f"{UP} == 0",
+                "warning",
+                summary="{{ $labels.replica }}{{ with $labels.model }} (model {{ . }}){{ end }} is down: up is {{ $value }}",
+                description="""
+                    Its metrics can't be read any more. Look at the end of its log, and whether its process, its node
+                    and the network to it are there; what restarts it is whatever started it.
+                    """,
+                wait="1m",
+                keep_firing="30s",
+                board="replica",
+                variables={"replica": "{{ $labels.replica }}"},
+            ),
+        ),
+    )
+
+
+def _by_router() -> Group:
     return Group(
         "replica",
         (
@@ -35,7 +63,7 @@ def group() -> Group:
             Record(
                 SCRAPED,
                 """
-                min by (replica, model) (
+                min by (cluster, replica, model) (
                   up{job="exaserve-replica", replica!=""}
                   or
                   label_replace(up{job="exaserve-replica", replica=""}, "replica", "$1", "instance", "(.*)")
@@ -47,23 +75,23 @@ def group() -> Group:
             Record(
                 UP,
                 f"""
-                min by (replica, model) (
+                min by (cluster, replica, model) (
                   exaserve_replica_up
-                  unless on (replica, model)
+                  unless on (cluster, replica, model)
                   (exaserve_replica_state{{state="draining"}} == 1)
                 )
-                or on (replica)
+                or on (cluster, replica)
                 (
-                  min by (replica, model) (last_over_time(exaserve_replica_up[15m])) == 0
-                  and on (replica, model)
+                  min by (cluster, replica, model) (last_over_time(exaserve_replica_up[15m])) == 0
+                  and on (cluster, replica, model)
                   {_FIRING}
-                  unless on ()
+                  unless on (cluster)
                   exaserve_router_build_info
                 )
-                or on (replica)
+                or on (cluster, replica)
                 (
                   {SCRAPED}
-                  unless on ()
+                  unless on (cluster)
                   exaserve_router_build_info
                 )
                 """,
@@ -73,15 +101,15 @@ def group() -> Group:
                 GRACE,
                 f"""
                 (
-                  max by (replica, model) (exaserve_replica_state{{state="starting"}}) == 1
-                  unless on (replica, model)
+                  max by (cluster, replica, model) (exaserve_replica_state{{state="starting"}}) == 1
+                  unless on (cluster, replica, model)
                   (
                     exaserve_replica_probes_total{{result="ok"}} > 0
                     and ignoring (result)
                     timestamp(exaserve_replica_probes_total{{result="ok"}})
                       == ignoring (result, state) timestamp(exaserve_replica_state{{state="starting"}})
                   )
-                  unless on (replica, model)
+                  unless on (cluster, replica, model)
                   (
                     min_over_time(exaserve_replica_state{{state="starting"}}[5m]) == 1
                     and
@@ -91,11 +119,11 @@ def group() -> Group:
                 or
                 (
                   {UP} == 0
-                  unless on ()
+                  unless on (cluster)
                   exaserve_router_build_info
-                  unless on (replica)
+                  unless on (cluster, replica)
                   (max_over_time({SCRAPED}[5m]) == 1)
-                  unless on (replica)
+                  unless on (cluster, replica)
                   {SCRAPED} offset 5m
                 )
                 """,
@@ -104,10 +132,10 @@ def group() -> Group:
                 ALERT,
                 f"""
                 {UP} == 0
-                unless on (replica, model)
+                unless on (cluster, replica, model)
                 (
                   {GRACE}
-                  unless on (replica, model)
+                  unless on (cluster, replica, model)
                   {_FIRING}
                 )
                 """,

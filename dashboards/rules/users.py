@@ -1,51 +1,56 @@
-"""What users see, over the whole fleet: requests, the share that failed, time to first token, duration.
+"""What users see: requests, the share that failed, latencies, by pool (cluster, model, pool) and over the fleet.
 
-An error is an answer of 5xx, or an answer that broke off after it had begun (its code was 200 by then). Refusals
-of bad requests (4xx) and clients that went away are not the service's errors. Without traffic there is no ratio
-and no quantile: they are absent, not NaN and not 0.
+What counts as a request and as a failure is the source's to say (``dashboards/sources/``). Without traffic there is
+no ratio and no quantile: they are absent, not NaN and not 0. Quantiles are of summed buckets, never means of
+quantiles.
 """
 
 from __future__ import annotations
 
+from dashboards import signals
 from dashboards.rulefile import Group, Record
+from dashboards.signals import BY_POOL, LATENCIES, LONG, SHORT, Source
 
-#: Rate window of these series. Boards that follow their zoom ask for the raw counters instead.
-WINDOW = "5m"
-
-ERRORS = "fleet:exaserve_request_errors:ratio_rate5m"
-REQUESTS = "fleet:exaserve_router_requests:rate5m"
-TTFT_P99 = "fleet:exaserve_router_time_to_first_token_seconds:p99_5m"
-
-
-def error_ratio(window: str) -> str:
-    """PromQL: share of requests that failed, absent without traffic."""
-    total = f"sum(rate(exaserve_router_requests_total[{window}]))"
-    failed = f'sum(rate(exaserve_router_requests_total{{code=~"5.."}}[{window}]))'
-    cut = f'sum(rate(exaserve_replica_requests_total{{outcome="cut"}}[{window}]))'
-    # A counter that nothing has raised yet has no series; beside a total that is there it means 0.
-    return f"(({failed} or {total} * 0) + ({cut} or {total} * 0)) / ({total} > 0)"
+REQUESTS = f"fleet:exaserve_requests:rate{LONG}"
+ERRORS = f"fleet:exaserve_request_errors:ratio_rate{LONG}"
+POOL_ERRORS = f"pool:exaserve_request_errors:ratio_rate{LONG}"
+QUANTILES = (0.5, 0.95, 0.99)
 
 
-def quantile(q: float, histogram: str, window: str) -> str:
-    """PromQL: a quantile over the summed buckets of all routers, absent without observations."""
-    return (
-        f"histogram_quantile({q:g}, sum by (le) (rate({histogram}_bucket[{window}])))"
-        f" and on () (sum(rate({histogram}_count[{window}])) > 0)"
-    )
+def fleet_quantile(latency: str, q: float) -> str:
+    """Recorded quantile over the whole fleet, by cluster."""
+    return f"fleet:exaserve_{latency}_seconds:p{q * 100:g}_{LONG}"
 
 
-def group() -> Group:
-    ttft, whole = "exaserve_router_time_to_first_token_seconds", "exaserve_router_request_duration_seconds"
-    quantiles = [
-        Record(f"fleet:{histogram}:p{q * 100:g}_{WINDOW}", quantile(q, histogram, WINDOW))
-        for histogram in (ttft, whole)
-        for q in (0.5, 0.95, 0.99)
+def pool_quantile(latency: str, q: float, window: str = LONG) -> str:
+    """Recorded quantile by pool. Over the short window for lines, over the long one for thresholds."""
+    return f"pool:exaserve_{latency}_seconds:p{q * 100:g}_{window}"
+
+
+TTFT_P99 = fleet_quantile("ttft", 0.99)
+
+
+def group(source: Source) -> Group:
+    requests, failed = signals.requests(LONG), signals.failed(LONG)
+    fleet = [
+        Record(fleet_quantile(latency, q), signals.quantile(q, latency))
+        for latency in LATENCIES
+        for q in QUANTILES
+    ]
+    pools = [
+        Record(pool_quantile(latency, q, window), signals.quantile(q, latency, window, BY_POOL))
+        for latency in LATENCIES
+        for window in (SHORT, LONG)
+        for q in QUANTILES
     ]
     return Group(
         "users",
         (
-            Record(REQUESTS, f"sum(rate(exaserve_router_requests_total[{WINDOW}]))"),
-            Record(ERRORS, error_ratio(WINDOW)),
-            *quantiles,
+            *source.users(),
+            Record(REQUESTS, f"sum by (cluster) ({requests})"),
+            Record(ERRORS, signals.ratio(f"sum by (cluster) ({failed})", f"sum by (cluster) ({requests})")),
+            Record(POOL_ERRORS, signals.ratio(failed, requests)),
+            *fleet,
+            *pools,
         ),
     )

@@ -77,7 +77,7 @@ def _parse(line: str) -> Mount | None:
     return Mount(
         point=_plain(fields[4]),
         fs_type=_plain(about[0]),
-        source=re.sub(r"//[^/@]*@", "//", _plain(about[1]))[:MAX_OPTIONS],
+        source=re.sub(r"//[^/]*@", "//", _plain(about[1]))[:MAX_OPTIONS],
         options=_plain(shown)[:MAX_OPTIONS],
         read_only="ro" in own or "ro" in whole,
     )

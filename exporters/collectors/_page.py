@@ -19,7 +19,17 @@ from typing import NamedTuple
 
 from exporters.registry import Sample
 
-_LABEL = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+#: Bytes of one line that is read. The longest of vLLM's, its configuration, has 1.5 KB.
+MAX_LINE = 16 * 1024
+#: Wanted samples of one page. 64 data-parallel ranks have some 2,000; a page with more is no engine's, and would cost
+#: the other replicas their time.
+MAX_SAMPLES = 10_000
+#: Bytes of a label set that is remembered.
+_MAX_KEPT = 1024
+
+# A name begins where no name's letter stands before it: without that, a long run of letters takes hours, in which
+# nothing else of this process runs.
+_LABEL = re.compile(rb'(?<![a-zA-Z0-9_])([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
 
 Labels = Mapping[str, str]
@@ -152,28 +162,32 @@ def over_ranks(cells: Cells) -> Cells:
 def find(page: bytes, prefix: bytes, wanted: Collection[bytes]) -> dict[str, Lines]:
     """Every sample of the ``wanted`` names (with prefix), by name without prefix.
 
-    Lines that are no sample, or have no finite value, are passed over.
+    Lines that are no sample, have no finite value or are longer than MAX_LINE are passed over. Raises ValueError if
+    there are more than MAX_SAMPLES.
     """
     found: dict[str, Lines] = {}
-    skip = len(prefix)
+    skip, count = len(prefix), 0
     for line in page.split(b"\n"):
         if not line.startswith(prefix):
             continue
         brace = line.find(b"{")
         end = brace if brace > 0 else line.find(b" ")
-        if line[:end] not in wanted:
+        if line[:end] not in wanted or len(line) > MAX_LINE:
             continue
         labels, rest = _NONE, line[end:]
         if brace > 0:
             close = line.rfind(b"}")
             if close < 0:
                 continue
-            labels, rest = _labels(line[brace : close + 1]), line[close + 1 :]
+            raw, rest = line[brace : close + 1], line[close + 1 :]
+            labels = _labels(raw) if len(raw) <= _MAX_KEPT else _read_labels(raw)
         try:
             value = float(rest.split(None, 1)[0])  # a timestamp may follow
         except (ValueError, IndexError):
             continue
         if math.isfinite(value):
+            if (count := count + 1) > MAX_SAMPLES:
+                raise ValueError(f"more than {MAX_SAMPLES} samples of an engine on its page")
             found.setdefault(line[skip:end].decode(), []).append((labels, value))
     return found
 
@@ -181,13 +195,23 @@ def find(page: bytes, prefix: bytes, wanted: Collection[bytes]) -> dict[str, Lin
 _NONE: Labels = {}
 
 
-@lru_cache(maxsize=16_384)
-def _labels(raw: bytes) -> Labels:
-    """Engines of a fleet write the same few label sets at every scrape."""
+def _read_labels(raw: bytes) -> Labels:
     return {
         key.decode(): _ESCAPED.sub(lambda m: "\n" if m[1] == "n" else m[1], value.decode(errors="replace"))
         for key, value in _LABEL.findall(raw)
     }
+
+
+#: Engines of a fleet write the same few label sets at every scrape.
+_labels = lru_cache(maxsize=16_384)(_read_labels)
+
+
+def by_model(engines: Iterable[Engine]) -> dict[str, list[str]]:
+    """The ranks of each model, in the order of ``engines``."""
+    ranks: dict[str, list[str]] = {}
+    for model, rank in engines:
+        ranks.setdefault(model, []).append(rank)
+    return ranks
 
 
 def whole(text: str | None) -> float | None:

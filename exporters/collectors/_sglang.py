@@ -17,7 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporters.collectors._page import Cells, Labels, Lines, Page, Reading, Row, find, over_ranks, whole
+from exporters.collectors._page import (
+    Cells,
+    Labels,
+    Lines,
+    Page,
+    Reading,
+    Row,
+    by_model,
+    find,
+    over_ranks,
+    whole,
+)
 from exporters.registry import Sample
 
 MAKE = "sglang"
@@ -150,10 +161,10 @@ def _kv(page: Page, replica: str) -> Iterator[Sample]:
             value = whole(labels.get(name))
             if value is not None:
                 cells.setdefault(page.engine(labels), value)
-    engines = {key: None for cells in (usage, used) for key in cells}
-    for model in dict.fromkeys(key[0] for key in engines):
+    engines = {(key[0], key[1]): None for cells in (usage, used) for key in cells}
+    for model, ranks in by_model(engines).items():
         at = (replica, model)
-        mine = [key for key in engines if key[0] == model]
+        mine = [(model, rank) for rank in ranks]
         # Older versions write these once for all data-parallel ranks.
         size = [sizes.get(key) or sizes.get((model, "0")) for key in mine]
         known = [s for s in size if s]

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporters.collectors._page import Cells, Labels, Page, Reading, Row, find, whole
+from exporters.collectors._page import Cells, Labels, Page, Reading, Row, by_model, find, whole
 from exporters.registry import Sample
 
 MAKE = "vllm"
@@ -157,14 +157,13 @@ def _asleep(page: Page, replica: str) -> Iterator[Sample]:
 
 def _kv(page: Page, replica: str) -> Iterator[Sample]:
     usage: Cells = {k: v for k, v in page.cells(*_USAGE).items() if 0 <= v <= 1}
-    engines = {key[:2]: None for names in (_RUNNING, _WAITING, _USAGE) for key in page.cells(*names)}
+    engines = {(key[0], key[1]): None for names in (_RUNNING, _WAITING, _USAGE) for key in page.cells(*names)}
     v1 = any("engine" in labels for labels, _ in page.lines(*_USAGE))
     infos = {page.engine(labels)[1]: labels for labels, _ in page.lines(*_CONFIG)}
     # V0 has one info line without the label engine; it holds for every engine.
     everybody = next((labels for labels, _ in page.lines(*_CONFIG) if "engine" not in labels), {})
-    for model in dict.fromkeys(model for model, _ in engines):
+    for model, ranks in by_model(engines).items():
         at = (replica, model)
-        ranks = [rank for m, rank in engines if m == model]
         configs = [infos.get(rank, everybody) for rank in ranks]
         sizes = {whole(config.get("block_size")) for config in configs}
         size = sizes.pop() if len(sizes) == 1 else None

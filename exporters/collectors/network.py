@@ -13,7 +13,6 @@ MTU."""
 from __future__ import annotations
 
 import errno
-import re
 import select
 import socket
 import time
@@ -24,7 +23,7 @@ from dataclasses import dataclass
 from exporters.collectors._addresses import Address, Addresses
 from exporters.collectors._mtu import Path, paths
 from exporters.registry import NoData, Sample, register
-from exporters.settings import Settings
+from exporters.settings import Settings, parse_peer
 
 MAX_PEERS = 256
 #: Seconds between two connections to a peer, whatever the settings say.
@@ -40,15 +39,6 @@ _RESULT_OF = {
     errno.ENETUNREACH: "no_route", errno.EHOSTDOWN: "no_route", errno.EADDRNOTAVAIL: "no_route",
     errno.ENETDOWN: "no_route",
 }  # fmt: skip
-_PEER = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|([\w.-]{1,253})):(\d{1,5})", re.ASCII)
-
-
-def parse_peer(text: str) -> tuple[str, int]:
-    """``host:port`` or ``[IPv6]:port``. Raises ValueError with the cure."""
-    found = _PEER.fullmatch(text)
-    if not found or not 0 < int(found[3]) < 65_536:
-        raise ValueError(f"{text!r} is no peer; write it like node-7:22 or [fd00::7]:22")
-    return found[1] or found[2], int(found[3])
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -138,7 +139,7 @@ def doctor(
         return
     many = [name for name, given in (
         ("--nodes", nodes), ("--from-exporters", from_exporters), ("--from-json", from_json)
-    ) if given]  # fmt: skip
+    ) if given is not None and given != []]  # fmt: skip
     if len(many) > 1:
         _usage(f"{' and '.join(many)} don't go together")
     if many and numa_map:
@@ -164,7 +165,7 @@ def doctor(
     settings = Settings(
         sysfs=sysfs or Path(str(section.get("sysfs") or "/sys")),
         procfs=procfs or Path(str(section.get("procfs") or "/proc")),
-        run_folder=configuration.home(os.environ) / "run",
+        run_folder=configuration.run_folder(os.environ),
         mounts=tuple([*_strings(section.get("mounts")), *(mount or ())]),
         peers=tuple([*_strings(section.get("peers")), *(peer or ())]),
     )
@@ -257,7 +258,8 @@ def _write_numa_map(file: Path, node: Node) -> None:
         temporary.write_text(json.dumps(numa_map(node), indent=2) + "\n")
         os.replace(temporary, file)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a folder that we may not even enter
+            temporary.unlink()
         _usage(f"--numa-map: {file}: {error.strerror}")
 
 

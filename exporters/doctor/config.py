@@ -19,7 +19,8 @@ def read(path: Path | None) -> dict[str, Any]:
     """
     if path is None:
         path = Path("exaserve.yaml")
-        if not path.is_file():
+        # Not Path.is_file: that raises in a folder of somebody else's (sudo -u nobody).
+        if not os.path.isfile(path):
             return {}
     try:
         with path.open("rb") as f:
@@ -35,8 +36,14 @@ def read(path: Path | None) -> dict[str, Any]:
 
 
 def home(environ: Mapping[str, str]) -> Path:
-    """``$EXASERVE_HOME``, or ``~/.exaserve``."""
-    return Path(environ.get("EXASERVE_HOME") or "~/.exaserve").expanduser().absolute()
+    """``$EXASERVE_HOME``, or ``~/.exaserve``. A user without a home (a container's number) has nothing there."""
+    return Path(os.path.expanduser(environ.get("EXASERVE_HOME") or "~/.exaserve")).absolute()
+
+
+def run_folder(environ: Mapping[str, str]) -> Path:
+    """Where ``exaserve up`` keeps its record (``serving/record.py``): ``$EXASERVE_RUN``, or below the home."""
+    own = environ.get("EXASERVE_RUN")
+    return Path(own).absolute() if own else home(environ) / "run"
 
 
 def node_name() -> str:

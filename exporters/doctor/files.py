@@ -9,6 +9,8 @@ from pathlib import Path
 #: Bytes of one kernel file; /proc/mounts of a container host has a few hundred KiB.
 MAX_BYTES = 4 << 20
 _PIECE = 1 << 16
+#: Characters of a number of the kernel's: 64 bits have 20 digits, and a sign.
+_DIGITS = 24
 
 
 def text(path: Path, limit: int = MAX_BYTES) -> str | None:
@@ -33,11 +35,13 @@ def text(path: Path, limit: int = MAX_BYTES) -> str | None:
 def number(path: Path) -> int | None:
     """The whole number that the file holds (decimal, or hexadecimal with 0x); None where it holds none."""
     raw = text(path, 4096)
+    if not raw or len(raw) > _DIGITS:
+        return None
     try:
-        return int(raw, 0) if raw else None
+        return int(raw, 0)
     except ValueError:
         try:
-            return int(raw or "")
+            return int(raw)
         except ValueError:
             return None
 
@@ -91,6 +95,11 @@ def seconds(value: float) -> str:
     if value < 0.001:
         return f"{value * 1e6:.0f} µs"
     return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
+def printable(said: str) -> str:
+    """What others said, without what would move the cursor of whoever reads it."""
+    return "".join(c if c.isprintable() else " " for c in said)
 
 
 def listed(items: Iterable[str], limit: int = 4) -> str:

@@ -6,11 +6,13 @@ problem. Exporters' pages are read by ``pages.py``.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from exporters.doctor import apart
+from exporters.doctor.files import printable
 from exporters.doctor.hosts import Host
 from exporters.doctor.result import NodeResult, parse
 from exporters.doctor.side_by_side import each
@@ -69,7 +71,7 @@ def _ask(host: Host, command: str, seconds: float, environ: Mapping[str, str]) -
 
 def _problem(outcome: apart.Outcome, said: str) -> str:
     lines = outcome.err.decode(errors="replace").strip().splitlines()
-    last = "".join(c if c.isprintable() else " " for c in "; ".join(lines[-2:]))[-300:]
+    last = printable("; ".join(lines[-2:]))[-300:]
     if outcome.problem:
         return f"ssh: {outcome.problem}"
     if outcome.code == _NOT_FOUND:
@@ -82,29 +84,39 @@ def _problem(outcome: apart.Outcome, said: str) -> str:
 
 
 def from_files(paths: Sequence[Path]) -> list[NodeResult]:
-    """The results in files, or in all ``*.json`` of folders. Raises ValueError for a file that holds none.
+    """The results in files, or in all ``*.json`` of folders. Raises ValueError if no file holds one.
 
-    A second result of one node replaces the first if it is newer.
+    A file that holds none beside others that do is a node without a result, by the file's name: one of 256 that died
+    while it wrote must not cost the others theirs. A second result of one node replaces the first if it is newer.
     """
     every: list[Path] = []
     for path in paths:
-        every += sorted(path.glob("*.json")) if path.is_dir() else [path]
+        every += sorted(path.glob("*.json")) if os.path.isdir(path) else [path]
     if not every:
         raise ValueError(f"no *.json in {paths[0]}")
     found: dict[str, NodeResult] = {}
+    problems: dict[Path, str] = {}
     for path in every:
         try:
-            with path.open("rb") as f:
-                raw = f.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise ValueError(f"{path}: {error.strerror}") from None
-        if len(raw) > MAX_BYTES:
-            raise ValueError(f"{path}: longer than {MAX_BYTES} bytes")
-        try:
-            result = parse(raw)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+            result = _from_file(path)
+        except (OSError, ValueError) as error:
+            problems[path] = getattr(error, "strerror", None) or str(error)
+            continue
         before = found.get(result.node)
         if before is None or (result.time or 0) >= (before.time or 0):
             found[result.node] = result
+    if not found:
+        path, problem = next(iter(problems.items()))
+        raise ValueError(f"{path}: {problem}")
+    for path, problem in problems.items():
+        found.setdefault(path.stem, NodeResult(path.stem, problem=problem))
     return list(found.values())
+
+
+def _from_file(path: Path) -> NodeResult:
+    """Raises OSError, ValueError."""
+    with path.open("rb") as f:
+        raw = f.read(MAX_BYTES + 1)
+    if len(raw) > MAX_BYTES:
+        raise ValueError(f"longer than {MAX_BYTES} bytes")
+    return parse(raw)

@@ -12,7 +12,6 @@ from exporters.doctor.files import natural
 
 MAX_HOSTS = 4096
 _MAX_BYTES = 1 << 20
-_NUMBERED = re.compile(r"(.*?)(\d+)([^\d]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ def read(path: Path) -> list[Host]:
     if len(raw) > _MAX_BYTES:
         raise ValueError(f"{path}: longer than {_MAX_BYTES} bytes")
     found: dict[str, Host] = {}
-    for i, line in enumerate(raw.decode(errors="replace").splitlines(), 1):
+    for i, line in enumerate(raw.decode("utf-8-sig", "replace").splitlines(), 1):
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:

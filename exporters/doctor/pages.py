@@ -6,9 +6,11 @@ a page lacks (collector off, an exporter that is older) is not there, and no ver
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,7 +19,7 @@ import httpx
 from exporters.collectors._page import Labels, Lines, find
 from exporters.doctor import versions
 from exporters.doctor.check import Compare, Finding, Limits, Verdict
-from exporters.doctor.files import seconds, size
+from exporters.doctor.files import printable, seconds, size
 from exporters.doctor.hosts import MAX_HOSTS
 from exporters.doctor.result import NodeResult
 from exporters.doctor.side_by_side import each
@@ -34,9 +36,10 @@ def addresses(given: str) -> list[str]:
     ``/metrics`` is added unless there is a path. Raises ValueError that says which is none.
     """
     path = Path(given)
-    if "," not in given and "://" not in given and path.is_file():
+    named = given.startswith(("/", "./", "../"))  # no address begins like that
+    if named or ("," not in given and "://" not in given and os.path.isfile(path)):
         try:
-            lines = path.read_text(errors="replace").splitlines()
+            lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
         except OSError as error:
             raise ValueError(f"{given}: {error.strerror}") from None
     else:
@@ -63,12 +66,11 @@ def read(urls: Sequence[str], limit: float, parallel: int, limits: Limits | None
         parts = urlsplit(url)
         name = str(parts.hostname) if hosts[parts.hostname] == 1 else parts.netloc.rpartition("@")[2]
         try:
-            page = _get(url, limit)
+            found = tuple(findings(_get(url, limit), limits or Limits()))
         except (httpx.HTTPError, OSError, ValueError) as error:
             return NodeResult(
                 name, problem=f"{without_password(url) if parts.username else 'exporter'}: {_why(error)}"
             )
-        found = tuple(findings(page, limits or Limits()))
         problem = "" if found else "its page has nothing of an ExaServe exporter"
         return NodeResult(name, found, problem, time.time())
 
@@ -103,12 +105,12 @@ def _why(error: Exception) -> str:
 
 
 def findings(page: bytes, limits: Limits) -> Iterator[Finding]:
-    """The rows that one page gives."""
+    """The rows that one page gives. Raises ValueError if it has more of them than a node can have."""
     wanted = {f"exaserve_{name}".encode() for name in _READERS}
     found = find(page, b"exaserve_", wanted)
     for name, reader in _READERS.items():
-        if name in found:
-            yield from reader(found[name], limits)
+        for finding in reader(found[name], limits) if name in found else ():
+            yield replace(finding, value=printable(finding.value), item=printable(finding.item))
 
 
 def _software(lines: Lines, _: Limits) -> Iterator[Finding]:

@@ -7,17 +7,19 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from exporters.doctor.check import VERDICTS, Finding
+from exporters.doctor.files import printable
 
 FORMAT = 1
 #: Findings of one node that are read, and characters of one of their texts.
 MAX_FINDINGS, MAX_TEXT = 20_000, 1000
+#: Unix times beyond this are none.
+_LATEST = 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def parse(raw: bytes | str, name: str | None = None) -> NodeResult:
     return NodeResult(
         name or _text(data.get("node")) or "?",
         tuple(_finding(f) for f in findings[:MAX_FINDINGS]),
-        time=float(time) if isinstance(time, int | float) and math.isfinite(time) else None,
+        time=float(time) if isinstance(time, int | float) and abs(time) < _LATEST else None,
     )
 
 
@@ -95,6 +97,4 @@ def _finding(raw: Any) -> Finding:
 
 
 def _text(value: Any) -> str:
-    text = value if isinstance(value, str) else ""
-    # What another node says must not move the cursor of whoever reads the table.
-    return "".join(c if c.isprintable() else " " for c in text[:MAX_TEXT])
+    return printable(value[:MAX_TEXT]) if isinstance(value, str) else ""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from exporters.doctor.check import Finding, Verdict
 from exporters.doctor.compare import Comparison, Trouble
-from exporters.doctor.files import listed
+from exporters.doctor.files import listed, printable
 from exporters.doctor.hosts import fold
 from exporters.doctor.result import NodeResult, counts
 
@@ -91,6 +91,8 @@ class Table:
 
     def _row(self, verdict: Verdict, text: str, cure: str) -> list[str]:
         indent = " " * 10
+        # Mounts, interfaces and label values have the names that somebody gave them.
+        text, cure = printable(text), printable(cure)
         body = textwrap.wrap(text, self._width - 10, break_long_words=False, break_on_hyphens=False) or [""]
         # Wrapping joins runs of blanks at a line's end only; the columns of the first line stay.
         lines = [

@@ -60,14 +60,16 @@ class Process:
 
 def pids_of(settings: Settings, target: str) -> list[int]:
     """The process with that id and its descendants, or a replica's by name. Raises LookupError that says more."""
-    rows = proctable.rows(settings.procfs)
+    rows, own = proctable.rows(settings.procfs), os.getpid()  # what looks is not what is looked at
     if target.isascii() and target.isdigit():
         first = int(target)
         if first not in rows:
             raise LookupError(f"no process {first} (or it is a zombie, or one of the kernel)")
         found = [first]
         for pid in found:
-            found += sorted(r.pid for r in rows.values() if r.parent == pid and r.pid not in found)
+            if len(found) >= MAX_PROCESSES:
+                break
+            found += sorted(r.pid for r in rows.values() if r.parent == pid and r.pid not in {*found, own})
         return found[:MAX_PROCESSES]
     replicas = {r.name: r for r in find(settings)}
     if target not in replicas:
@@ -196,7 +198,7 @@ def _dump(pid: int, deadline: float, native: bool) -> list[dict[str, Any]] | str
 
 def _program() -> str | None:
     beside = Path(sys.executable).with_name("py-spy")
-    return str(beside) if beside.is_file() else shutil.which("py-spy")
+    return str(beside) if os.path.isfile(beside) else shutil.which("py-spy")
 
 
 def _why(error: str) -> str:

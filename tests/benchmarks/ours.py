@@ -200,6 +200,9 @@ def evidence(proxy: Proxy, traces: int) -> dict[str, str]:
         "intent": 'intent="' in admin(proxy, "/metrics"),
         "pools": 'pool="' in admin(proxy, "/metrics"),
     }
+    said["compiled"] = (
+        "on" if "exaserve_router_compiled_workers 1" in admin(proxy, "/metrics") else "plain Python"
+    )
     for name, was_seen in seen.items():
         if said.get(name) == "on" and not was_seen:
             said[name] = "configured, but nothing of it was seen"

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from dashboards import build
 from dashboards.cli import app
+from dashboards.sources import SOURCES
 
 
 def run(*args: str) -> tuple[int, str]:
@@ -17,22 +18,72 @@ def run(*args: str) -> tuple[int, str]:
 
 
 def test_what_is_committed_is_what_the_code_writes() -> None:
-    assert build.differing(build.GENERATED) == []
+    assert build.differing(build.GENERATED, build.committed()) == []
 
 
 def test_every_board_and_rule_file_of_the_folders_is_built_under_its_name() -> None:
-    folder = Path(build.__file__).parent
-    for kind, table in (("boards", build.BOARDS), ("rules", build.RULES)):
-        assert sorted(table) == sorted(p.stem for p in (folder / kind).glob("[!_]*.py"))
+    folder, built = Path(build.__file__).parent, build.files()
+    for kind, pattern in (("boards", "{}.json"), ("rules", "rules/{}.yaml")):
+        for path in (folder / kind).glob("[!_]*.py"):
+            assert pattern.format(path.stem) in built
+    modules = {p.stem for kind in ("boards", "rules") for p in (folder / kind).glob("[!_]*.py")}
+    assert {Path(name).stem for name in built} == modules
 
 
-def test_build_writes_all_files_and_check_then_agrees(tmp_path: Path) -> None:
-    code, output = run("--out", str(tmp_path))
+@pytest.mark.parametrize("source", SOURCES)
+def test_build_writes_all_files_and_check_then_agrees(tmp_path: Path, source: str) -> None:
+    code, output = run("--out", str(tmp_path), "--source", source)
     assert code == 0
     written = {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()}
-    assert written == {"fleet.json", "rules/kv.yaml", "rules/replica.yaml", "rules/users.yaml"}
-    assert output.count("wrote ") == 4
-    assert run("--out", str(tmp_path), "--check")[0] == 0
+    assert written == set(build.files(source=source))
+    assert output.count("wrote ") == len(written)
+    assert run("--out", str(tmp_path), "--source", source, "--check")[0] == 0
+
+
+def test_boards_and_rules_of_the_router_are_only_where_there_is_one() -> None:
+    router = {f"{b}.json" for b in build.ROUTER_BOARDS} | {f"rules/{r}.yaml" for r in build.ROUTER_RULES}
+    router.add("rules/usage.yaml")  # of tenants
+    assert set(build.files()) - set(build.files(source="vllm")) == router
+    assert set(build.files(source="ray")) == set(build.files(source="vllm"))
+
+
+def test_committed_files_are_every_sources_in_its_folder() -> None:
+    folders = {name.rpartition("rules/")[0].rpartition("/")[0] for name in build.committed()}
+    assert folders >= {"", "vllm", "ray"}
+    assert build.committed()["ray/rules/engine.yaml"] == build.files(source="ray")["rules/engine.yaml"]
+
+
+def test_service_levels_of_the_file_are_in_the_rules(tmp_path: Path) -> None:
+    config = tmp_path / "exaserve.yaml"
+    config.write_text("slos: {mine: {kind: ttft, objective: 0.9, threshold: 7.5, window: 7}}\n")
+    code, output = run("--out", str(tmp_path / "o"), "--config", str(config))
+    assert (code, output.splitlines()[0]) == (
+        2,
+        f"--config: {config}: slos.mine.threshold: 7.5 is no edge of the histogram's buckets, so what is within it"
+        " can't be counted; the nearest is 5",
+    )
+    assert run("--out", str(tmp_path / "o"), "--config", str(config), "--source", "vllm")[0] == 0
+    rules = (tmp_path / "o" / "rules" / "slo.yaml").read_text()
+    assert r'le=~"7\\.5"' in rules
+    assert "vector(0.9)" in rules
+    assert "slo: availability" not in rules
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--source", "tgi", "--out", "o"), "--source: 'tgi' is none of exaserve, vllm, ray"),
+        (("--source", "vllm"), "--source, --config, --runbooks and --grafana need --out DIR"),
+        (("--out", "o", "--config", "/nowhere.yaml"), "--config: /nowhere.yaml: No such file or directory"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_in_one_line(given: tuple[str, ...], said: str) -> None:
+    code, output = run(*given)
+    assert (code, output.startswith(said), output.endswith("see `exaserve dashboards build --help`\n")) == (
+        2,
+        True,
+        True,
+    )
 
 
 def test_check_names_files_that_differ_are_missing_or_left_over_and_writes_nothing(tmp_path: Path) -> None:

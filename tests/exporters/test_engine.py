@@ -269,3 +269,12 @@ def test_many_replicas_are_read_side_by_side(page: Page, serve: Serve) -> None:
 def test_no_replica_configured_is_no_data() -> None:
     with pytest.raises(NoData):
         EngineCollector(Settings()).collect(time.monotonic() + 1)
+
+
+def test_a_page_with_more_samples_than_an_engine_has_costs_its_own_replica_only(
+    page: Page, serve: Serve
+) -> None:
+    endless = "".join(f'vllm:num_requests_running{{model_name="m{i}"}} 1\n' for i in range(20_000))
+    bad, good = serve(endless.encode()), serve(page("vllm-0.6-metrics.txt"))
+    found = collect(Settings(replicas(bad=bad, good=good)))
+    assert (found["exaserve_engine_up", "bad"], found["exaserve_engine_up", "good"]) == (0, 1)

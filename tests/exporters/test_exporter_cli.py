@@ -166,3 +166,33 @@ def test_one_page_is_written_and_stays(tmp_path: Path) -> None:
     assert (shown.exit_code, shown.stdout) == (0, "")
     assert "node_exporter reads only files that end with .prom" in shown.stderr
     assert path.read_text().startswith("# HELP exaserve_exporter_build_info ")
+
+
+def test_a_hang_up_ends_it_as_well_and_leaves_no_old_page(tmp_path: Path) -> None:
+    path = tmp_path / "exaserve.prom"
+    argv = [*RUN, *ONLY, "--textfile", str(path), "--interval", "1"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        try:
+            process.stdout.readline()
+            until = time.monotonic() + 20
+            while not path.exists() and time.monotonic() < until:
+                time.sleep(0.02)
+            assert path.exists()
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+    assert not path.exists()
+
+
+def test_null_of_set_takes_back_what_the_file_says(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("exporter:\n  token_file: t\n  port: 9421\n")
+    argv = ["--config", str(tmp_path / "c.yaml"), *ONLY, "--textfile", "-", "--once"]
+    shown = CliRunner().invoke(app, [*argv, "--set", "token_file=null"])
+    assert shown.exit_code == 0
+    shown = CliRunner().invoke(app, [*argv, "--set", "port="])
+    assert (shown.exit_code, shown.stderr.partition(";")[0].partition("\n")[0]) == (
+        2,
+        "--set port=: input should be a valid integer, not 'None'",
+    )

@@ -113,7 +113,7 @@ def test_an_option_wins_and_what_is_a_list_is_added_to(
         ("exporter:\n  sysfs: sys\n", "{path}:2: exporter.sysfs: 'sys' is no absolute path"),
         (
             "exporter:\n  peers: [gpu-2]\n",
-            "{path}:2: exporter.peers: 'gpu-2' is no peer; write it like gpu-2:9420",
+            "{path}:2: exporter.peers: 'gpu-2' is no peer; write it like node-7:22",
         ),
         ("exporter:\n  peers: ['a:70000']\n", "{path}:2: exporter.peers: 'a:70000' is no peer"),
         (
@@ -142,6 +142,25 @@ def test_an_error_names_file_line_key_and_cure(tmp_path: Path, text: str, says: 
         load(path, {})
     assert len(caught.value.errors) == 1
     assert caught.value.errors[0].startswith(says.format(path=path))
+
+
+def test_a_peer_that_the_collector_would_not_take_is_refused_before_it_starts(tmp_path: Path) -> None:
+    for peer in ("http://x:80", "fd00::7:22", "x:0"):
+        with pytest.raises(ConfigError, match=r":2: exporter\.peers: .* is no peer; write it like"):
+            load(file(tmp_path, f"exporter:\n  peers: ['{peer}']\n"), {})
+    assert load(file(tmp_path, "exporter:\n  peers: ['[fd00::7]:22']\n"), {}).peers == ["[fd00::7]:22"]
+
+
+def test_odd_files_are_no_traceback(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="exporter: must be a section"):
+        load(file(tmp_path, "x: &a {exporter: 5}\n<<: *a\n"), {})
+    with pytest.raises(ConfigError, match=r"exporter\.run_folder: a path can't hold a NUL"):
+        load(file(tmp_path, 'exporter:\n  run_folder: "a\\0b"\n'), {})
+    # A user that is not there has no home: the path is taken as it stands.
+    found = load(file(tmp_path, "exporter:\n  token_file: ~nobody-of-this-name/t\n"), {})
+    assert found.token_file == str(tmp_path / "~nobody-of-this-name/t")
+    (tmp_path / "bom.yaml").write_bytes(b"\xef\xbb\xbfexporter:\n  port: 9421\n")
+    assert load(tmp_path / "bom.yaml", {}).port == 9421
 
 
 def test_an_options_error_names_the_option() -> None:

@@ -178,6 +178,7 @@ def test_a_token_file_that_is_missing_or_empty_is_refused(tmp_path: Path, conten
         ("10", 9.25),
         ("5", 4.25),
         ("1", 0.6),
+        ("0.001", 0.2),
         ("3600", 60.0),
     ],
 )
@@ -266,20 +267,56 @@ def test_a_client_that_takes_no_answer_is_let_go(start: Start, monkeypatch: pyte
             pytest.fail("the connection was held")
 
 
-def test_connections_beyond_the_bound_are_closed_at_once(exporter: str) -> None:
-    held = [socket.create_connection(address(exporter)) for _ in range(exporter_http.MAX_CONNECTIONS)]
+def test_clients_that_ask_for_nothing_keep_nobody_out(exporter: str) -> None:
+    held = [socket.create_connection(address(exporter)) for _ in range(3 * exporter_http.MAX_CONNECTIONS)]
     try:
+        for client in held[::2]:
+            client.sendall(b"GET /met")
         time.sleep(0.3)
-        assert say(exporter, b"") == b""
+        for _ in range(3):
+            assert httpx.get(f"{exporter}/healthz").status_code == 200
+        # The one that waited longest has made room; the youngest still may ask.
+        held[-1].sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        held[-1].settimeout(15)
+        assert held[-1].recv(65536).startswith(b"HTTP/1.1 200 OK")
+    except ConnectionError:
+        pytest.fail("a client was kept out")
     finally:
         for client in held:
             client.close()
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        try:
-            assert httpx.get(f"{exporter}/healthz").status_code == 200
-            break
-        except httpx.HTTPError:
-            time.sleep(0.1)
-    else:
-        pytest.fail("the server never had room again")
+
+
+def test_connections_beyond_the_bound_are_closed_at_once_while_all_are_answered(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporter_http, "MAX_CONNECTIONS", 2)
+    gate = threading.Event()
+    url = start(Replicas(1, gate))
+    held = [socket.create_connection(address(url)) for _ in range(2)]
+    try:
+        for client in held:
+            client.sendall(b"GET /metrics HTTP/1.0\r\nX-Prometheus-Scrape-Timeout-Seconds: 60\r\n\r\n")
+        time.sleep(0.3)
+        assert say(url, b"") == b""
+        gate.set()
+        for client in held:
+            client.settimeout(15)
+            assert client.recv(65536).startswith(b"HTTP/1.1 200 OK")
+    finally:
+        gate.set()
+        for client in held:
+            client.close()
+
+
+def test_a_target_with_the_servers_name_before_it_is_understood(exporter: str) -> None:
+    for target in ("http://node:9420/healthz?x", "HTTP://node/healthz"):
+        assert say(exporter, f"GET {target} HTTP/1.0\r\n\r\n".encode()).endswith(b"\r\n\r\nok\n")
+    assert b"ExaServe exporter" in say(exporter, b"GET http://node HTTP/1.0\r\n\r\n")
+
+
+def test_a_token_may_have_any_bytes(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "token").write_bytes("schlüssel".encode())
+    url = start(Replicas(1), token=Token(tmp_path / "token"))
+    asks = b"GET /metrics HTTP/1.0\r\nAuthorization: Bearer %b\r\n\r\n"
+    assert say(url, asks % "schlüssel".encode()).startswith(b"HTTP/1.1 200 OK")
+    assert say(url, asks % b"schl\xfcssel").startswith(b"HTTP/1.1 401")

@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from exporters import proctable
 from exporters.inspect_cli import app
 from exporters.inspection import gather
 from exporters.inspection.advice import advice
 from exporters.inspection.gather import Process
 from exporters.inspection.threads import Frame, Thread, what
+from exporters.settings import Settings
 
 PROGRAM = """
 import socket, sys, threading
@@ -146,7 +148,6 @@ def test_a_stopped_process_is_told(program: Callable[[str], subprocess.Popen[byt
 
 def test_children_come_with_their_parent(program: Callable[[str], subprocess.Popen[bytes]]) -> None:
     pid = program("still").pid
-    from exporters.settings import Settings
 
     assert pid in gather.pids_of(Settings(), str(os.getpid()))
     assert gather.pids_of(Settings(), str(pid)) == [pid]
@@ -167,6 +168,31 @@ def test_a_target_that_is_not_there_is_told_without_a_traceback(target: str, mes
     assert result.exit_code in (1, 2)
     assert message in result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
+
+
+def test_names_of_processes_and_threads_move_no_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = Process(
+        7, "a\x1b[2Jb\nc", "S", "", 1, 1, 1, 1, 1, None,
+        (Thread(7, "t\x1b]0;x\x07", "lock", False, 0.0, "futex", "S", (Frame("f", "/x.py", 1),)),), None,
+    )  # fmt: skip
+    monkeypatch.setattr(gather, "pids_of", lambda *_: [7])
+    monkeypatch.setattr(gather, "gather", lambda *_: [odd])
+    lines = inspect("7").stdout.splitlines()
+    assert lines[0].startswith("7 a [2Jb c: 0 MiB resident")
+    assert lines[1].split() == ["t", "]0;x", "waits:", "lock", "f", "(/x.py:1)"]
+
+
+def test_it_does_not_look_at_itself_and_stops_at_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.getpid()
+    parents = (
+        {1: 0, own: 1, 20: own} | {100 + i: 1 for i in range(200)} | {1000 + i: 100 + i for i in range(200)}
+    )
+    rows = {pid: proctable.Row(pid, parent, 1, 0, "x") for pid, parent in parents.items()}
+    monkeypatch.setattr(proctable, "rows", lambda _: rows)
+    found = gather.pids_of(Settings(), "1")
+    assert len(found) == gather.MAX_PROCESSES
+    assert own not in found
+    assert gather.pids_of(Settings(), str(own)) == [own, 20]
 
 
 def test_a_process_that_ends_meanwhile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

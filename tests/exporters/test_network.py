@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from exporters.catalog import metric
-from exporters.collectors.network import MAX_PEERS, NetworkCollector, parse_peer
+from exporters.collectors.network import MAX_PEERS, NetworkCollector
 from exporters.registry import NoData
-from exporters.settings import Settings
+from exporters.settings import Settings, parse_peer
 
 HERE = Path(__file__).parent
 UP, SECONDS = "exaserve_network_peer_up", "exaserve_network_connect_duration_seconds"

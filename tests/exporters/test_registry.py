@@ -217,7 +217,7 @@ def test_a_series_that_a_collector_no_longer_gives_is_gone() -> None:
 
 
 def test_a_value_that_is_not_finite_is_absent_and_costs_no_other() -> None:
-    values = {"a": float("nan"), "b": float("inf"), "c": 1, "d": float("-inf")}
+    values = {"a": float("nan"), "b": float("inf"), "c": 1, "d": float("-inf"), "e": 10**400}
     found = scrape(
         Registry({"x": Fake(lambda: [Sample("exaserve_engine_up", (r,), v) for r, v in values.items()])})
     )

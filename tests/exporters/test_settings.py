@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from exporters.settings import MAX_REPLICAS, Replica, parse_discovery, parse_replica
+from exporters.settings import MAX_REPLICAS, Replica, parse_discovery, parse_replica, without_password
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,19 @@ def test_discovery_is_bounded() -> None:
     found = parse_discovery(json.dumps([{"targets": targets}]).encode())
     assert len(found.replicas) == MAX_REPLICAS >= 3072
     assert found.skipped == {"invalid": 0, "duplicate": 0, "too_many": 2}
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://u:s3cret@h:1/x", "http://h:1/x"),
+        ("http://u:s3@cret@h", "http://h"),
+        ("http://u:s3/cret@h:80", "http://h:80"),
+        ("http://h:1", "http://h:1"),
+    ],
+)
+def test_a_password_is_not_shown_whatever_it_holds(url: str, shown: str) -> None:
+    assert without_password(url) == shown
 
 
 def test_a_password_is_not_in_the_error() -> None:

@@ -79,3 +79,14 @@ def test_a_folder_that_goes_and_comes_back_is_said_once_each(
         keep_written(folder / "x.prom", page, 0.001, end)
     said = [record.getMessage().partition(": ")[2] for record in caplog.records]
     assert said == ["can't be written: No such file or directory", "is written again"]
+
+
+def test_an_error_of_the_write_is_told_even_where_nothing_can_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "not even entered")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(FileNotFoundError):
+        write(tmp_path / "missing" / "a.prom", b"x")

@@ -365,7 +365,11 @@ def test_prometheus_watches_every_part_and_knows_the_rules(home: Path) -> None:
 def test_generated_configurations_are_accepted_by_promtool_and_amtool(tmp_path: Path) -> None:
     config = load(None, {"monitoring.scrape_interval": (0.5, "x"), "exporter.host": ("0.0.0.0", "x")})
     for name, text, tool in (
-        ("prometheus.yml", monitoring.prometheus_config(config, monitoring.rules_folder()), ["promtool", "check", "config"]),
+        (
+            "prometheus.yml",
+            monitoring.prometheus_config(config, monitoring.rules_folder()),
+            ["promtool", "check", "config"],
+        ),
         ("alertmanager.yml", monitoring.alertmanager_config(), ["amtool", "check-config"]),
     ):
         assert shutil.which(tool[0]), f"{tool[0]} is missing; make tools installs it"

@@ -12,9 +12,6 @@ from collections.abc import Iterator
 from exporters.doctor.check import Finding, Node, register
 from exporters.doctor.files import number, size, text
 
-#: Bytes of /dev/shm that one worker of a tensor-parallel replica may come to need (NCCL, vLLM's message queues).
-SHM_PER_WORKER = 512 << 20
-
 
 def memory(node: Node) -> Iterator[Finding]:
     info = parse_meminfo(text(node.procfs / "meminfo") or "")

@@ -12,6 +12,7 @@ from dataclasses import replace
 from exporters.collectors import network
 from exporters.doctor.check import Finding, Node, register
 from exporters.doctor.files import seconds
+from exporters.settings import parse_peer
 
 SECONDS = 12.0
 #: MTU of the loopback device: what it says of the way to others is nothing.
@@ -28,7 +29,7 @@ def peers(node: Node) -> Iterator[Finding]:
     known = []
     for text in dict.fromkeys(node.settings.peers[: network.MAX_PEERS]):
         try:
-            network.parse_peer(text)
+            parse_peer(text)
             known.append(text)
         except ValueError as error:
             yield Finding(
@@ -47,7 +48,7 @@ def peers(node: Node) -> Iterator[Finding]:
 
 def _connect(text: str, samples: _Samples, most: float) -> Finding:
     expected = f"below {seconds(most)}"
-    host = network.parse_peer(text)[0]
+    host = parse_peer(text)[0]
     took = samples.get(("connect_duration_seconds",))
     if took is None:
         why = next(
@@ -66,7 +67,7 @@ def _connect(text: str, samples: _Samples, most: float) -> Finding:
 
 
 def _path(text: str, samples: _Samples) -> Finding:
-    host = network.parse_peer(text)[0]
+    host = parse_peer(text)[0]
     size = samples.get(("path_mtu_bytes",))
     verified = samples.get(("path_mtu_verified",))
     interface, own = next(

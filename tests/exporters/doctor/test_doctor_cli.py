@@ -13,7 +13,11 @@ import pytest
 from doctor_trees import Machine, fake_ssh, write
 from typer.testing import CliRunner
 
+from exporters.doctor import config as configuration
+from exporters.doctor.check import Finding
 from exporters.doctor.cli import app
+from exporters.doctor.result import NodeResult
+from exporters.doctor.table import Table
 
 
 def doctor(*arguments: str) -> tuple[int, str]:
@@ -157,3 +161,44 @@ def test_results_of_files_are_cut_to_the_checks_that_are_asked_for(tmp_path: Pat
     assert [line.split()[1:3] for line in output.splitlines() if line.startswith("ok ")] == [
         ["kernel", "release"]
     ]
+
+
+def test_an_empty_list_of_exporters_is_not_this_node() -> None:
+    code, output = doctor("--from-exporters", "")
+    assert (code, output.splitlines()[0]) == (2, ": no address of an exporter in it")
+    code, output = doctor("--from-exporters", "/missing/list")
+    assert (code, output.splitlines()[0]) == (2, "/missing/list: No such file or directory")
+
+
+def test_a_user_without_a_home_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EXASERVE_HOME")
+    monkeypatch.delenv("EXASERVE_RUN", raising=False)
+    monkeypatch.setenv("HOME", "")
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    monkeypatch.setattr("pwd.getpwuid", lambda _: {}["no such user"])
+    assert configuration.run_folder(os.environ).parts[-3:] == ("~", ".exaserve", "run") or (
+        configuration.run_folder(os.environ).parts[-2:] == (".exaserve", "run")
+    )
+    assert doctor("--only", "kernel")[0] == 0
+
+
+def test_a_second_stack_has_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert configuration.run_folder(os.environ) == tmp_path / "home/run"
+    monkeypatch.setenv("EXASERVE_RUN", str(tmp_path / "second"))
+    assert configuration.run_folder(os.environ) == tmp_path / "second"
+
+
+def test_a_folder_of_somebody_elses_has_no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "stat", refuse)
+    assert configuration.read(None) == {}
+
+
+def test_names_of_mounts_move_no_cursor() -> None:
+    odd = Finding("read", "1\x1b[2J", "fail", "x", "umount \x1b[2J", "/a\x1b]0;evil\x07\nb", check="storage")
+    text = Table(width=150).node(NodeResult("n", (odd,)))
+    assert "fail      storage read /a ]0;evil  b  1 [2J; expected: x" in text.splitlines()
+    assert "\x1b" not in text
+    assert "\x07" not in text

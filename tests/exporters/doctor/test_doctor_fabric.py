@@ -14,6 +14,7 @@ from exporters.doctor.checks.mtu import mtu, parse_devinfo
 from exporters.doctor.checks.nccl import nccl
 from exporters.doctor.checks.numa import numa, numa_map
 from exporters.doctor.checks.pci import acs_control, pci
+from exporters.doctor.files import number
 
 
 @pytest.fixture
@@ -323,3 +324,13 @@ def test_acs_that_redirects_is_found_in_the_configuration_space(machine: Machine
     found = rows(list(pci(machine.node())))
     assert found["ACS", ""] == ("unknown", "can't be read without root")
     assert found["GPUDirect RDMA", ""] == ("ok", "nvidia_peermem is loaded")
+
+
+def test_a_number_longer_than_the_kernels_is_none(tmp_path: Path) -> None:
+    for said, value in (
+        ("9" * 4000, None),
+        ("-9223372036854775808", -(2**63)),
+        ("0xffffffffffffffff", 2**64 - 1),
+    ):
+        (tmp_path / "n").write_text(said)
+        assert number(tmp_path / "n") == value

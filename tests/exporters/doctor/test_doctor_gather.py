@@ -114,6 +114,22 @@ def test_a_file_that_holds_no_result_is_named(tmp_path: Path, text: str, problem
     assert problem in str(error.value)
 
 
+def test_a_node_that_died_while_it_wrote_costs_the_others_nothing(tmp_path: Path) -> None:
+    write(tmp_path / "r/gpu-1.json", printed("gpu-1"))
+    write(tmp_path / "r/gpu-2.json", "")
+    write(tmp_path / "r/gpu-3.json", json.dumps({"exaserve_doctor": 1, "findings": [], "time": 10**400}))
+    (tmp_path / "r/gpu-4.json").mkdir()
+
+    found = {r.node: r.problem for r in from_files([tmp_path / "r"])}
+
+    assert found == {
+        "gpu-1": "",
+        "?": "",
+        "gpu-2": "no JSON of the doctor but: nothing",
+        "gpu-4": "Is a directory",
+    }
+
+
 def test_what_another_node_says_moves_no_cursor() -> None:
     raw = json.loads(printed("a\x1b[2J"))
     raw["findings"][0]["value"] = "570\x1b[31m\nfail"

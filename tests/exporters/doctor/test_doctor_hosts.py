@@ -20,6 +20,12 @@ def test_a_host_a_line_with_options_of_ssh_and_comments(tmp_path: Path) -> None:
     ]
 
 
+def test_a_file_of_another_system(tmp_path: Path) -> None:
+    (tmp_path / "nodes").write_bytes(b"\xef\xbb\xbfgpu-1\r\ngpu-2 -p 22\r\n")
+
+    assert read(tmp_path / "nodes") == [Host("gpu-1"), Host("gpu-2", ("-p", "22"))]
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

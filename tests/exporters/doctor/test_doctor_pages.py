@@ -96,3 +96,14 @@ def test_addresses_of_a_line_or_of_a_file(tmp_path: Path) -> None:
         addresses("http://")
     with pytest.raises(ValueError, match="no address"):
         addresses(" , ")
+
+
+def test_what_a_page_says_moves_no_cursor_and_has_an_end(serve: Callable[..., str]) -> None:
+    odd = b'exaserve_node_software_info{component="kernel",version="6\x1b[2J"} 1\n'
+    odd += b'exaserve_network_peer_up{peer="a\x1b]0;x"} 0\n'
+    endless = b"".join(b'exaserve_storage_stuck{mount="%d"} 1\n' % i for i in range(20_000))
+
+    first, second = read(addresses(f"{serve(odd)},{serve(endless)}"), 20.0, 2)
+
+    assert [(f.value, f.item) for f in first.findings] == [("6 [2J", ""), ("no", "a ]0;x")]
+    assert second.problem.startswith("exporter: more than 10000 samples")

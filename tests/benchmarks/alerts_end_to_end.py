@@ -1,0 +1,387 @@
+"""From a fault to on-call's hands: three faults in a running fleet, three alerts at a webhook, their links and runbooks.
+
+    .venv/bin/python -m tests.benchmarks.alerts_end_to_end                 (about ten minutes)
+    .venv/bin/python -m tests.benchmarks.alerts_end_to_end --rounds 3
+
+Each round starts a stack of six simulated replicas with Prometheus and Alertmanager, with the configuration of
+``exaserve alerts config`` and rules whose links lead to a server of this program, and breaks it:
+
+kv_full: more long requests than the KV cache of all replicas holds. ExaServeKVPressure.
+slow: one replica computes three times slower, too little to be ejected. ExaServeReplicaSlow.
+killed: one replica's process is killed and does not come back for a while. ExaServeReplicaDown.
+
+An alert has arrived when the webhook's body names it and what was broken. Its links are followed: the runbook is
+there, the board has those variables. The runbook's commands are run as they are written; what they say must hold
+what ``CAUSES`` looks for. Waits are those of the rules and of Alertmanager (a warning waits a minute for its group).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import httpx
+import yaml
+
+from tests.benchmarks.report import Goal, table
+from tests.conftest import Stack, exaserve, stack_config, start
+from tests.dashboards.queries import FOLDERS, boards
+from tests.runbooks.as_written import diagnosis
+from tests.runbooks.runbook_text import RUNBOOKS
+
+REPLICAS = 6
+SECTIONS: dict[str, Any] = {
+    # 182 blocks of 16 tokens: three requests of a thousand tokens.
+    "engine": {"kind": "simulated", "kv_cache_memory": "64M", "args": ["--faults"]},
+    # A replica that is killed stays away until its alert has been sent and its runbook has been followed.
+    "fleet": {"replicas_per_node": REPLICAS, "restart_backoff": 240.0},
+    "monitoring": {"scrape_interval": 5.0},
+}
+#: The longest that an alert may take: its rule's wait, its signal's window, its group's wait, and some more.
+PATIENCE = 600.0
+
+
+# --- where alerts go and links lead ----------------------------------------------------------------------
+
+
+@dataclass
+class OnCall:
+    """A webhook receiver that is also where links lead: the runbooks and the boards' addresses."""
+
+    server: ThreadingHTTPServer
+    received: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}"
+
+    def alerts(self, name: str, since: float, status: str = "firing") -> list[tuple[float, dict[str, Any]]]:
+        """(when it came, alert) of all that came after ``since``."""
+        return [
+            (at, alert)
+            for at, body in list(self.received)
+            for alert in body["alerts"]
+            if at > since and alert["status"] == status and alert["labels"]["alertname"] == name
+        ]
+
+
+@contextlib.contextmanager
+def on_call() -> Iterator[OnCall]:
+    known = {board["uid"]: board for board in boards(FOLDERS["exaserve"]).values()}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            here.received.append((time.time(), body))
+            self._answer(200, b"")
+
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            kind, _, name = url.path.removeprefix("/").partition("/")
+            if kind == "runbooks" and name.removesuffix(".md") in RUNBOOKS:
+                self._answer(200, RUNBOOKS[name.removesuffix(".md")].read_bytes())
+            elif kind == "d" and name in known:
+                variables = {f"var-{v['name']}" for v in known[name]["templating"]["list"]}
+                wrong = [key for key, value in parse_qsl(url.query) if key not in variables or not value]
+                self._answer(404 if wrong else 200, json.dumps(known[name]).encode())
+            else:
+                self._answer(404, b"")
+
+        def _answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    here = OnCall(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+    threading.Thread(target=here.server.serve_forever, args=(0.1,), daemon=True).start()
+    try:
+        yield here
+    finally:
+        here.server.shutdown()
+        here.server.server_close()
+
+
+# --- the fleet -------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def fleet(receiver: OnCall) -> Iterator[Stack]:
+    """A running stack that tells ``receiver``."""
+    folder = Path(tempfile.mkdtemp(prefix="alerts-"))
+    env = {"EXASERVE_HOME": str(folder)}
+    told: dict[str, Any] = {
+        "receivers": {"on-call": {"webhook": [{"url": f"{receiver.url}/alerts"}]}},
+        "routes": dict.fromkeys(("critical", "warning", "info"), "on-call"),
+    }
+    (folder / "alerting.yaml").write_text(yaml.safe_dump(told))
+    _done(
+        "alerts", "config", "--file", f"{folder / 'alerting.yaml'}", "--out", f"{folder / 'alertmanager.yml'}"
+    )
+    links = ("--runbooks", f"{receiver.url}/runbooks", "--grafana", receiver.url)
+    _done("dashboards", "build", "--out", f"{folder / 'boards'}", *links)
+    sections = SECTIONS | {
+        "monitoring": {**SECTIONS["monitoring"], "alertmanager_config": f"{folder / 'alertmanager.yml'}"}
+    }
+    try:
+        stack = start(stack_config(folder, **sections), env)
+        config = folder / "run" / "prometheus.yml"
+        data = yaml.safe_load(config.read_text()) | {"rule_files": [f"{folder / 'boards'}/rules/*.yaml"]}
+        config.write_text(yaml.safe_dump(data))
+        os.kill(stack.pids["prometheus"], signal.SIGHUP)
+        yield stack
+    finally:
+        exaserve("down", env=env)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _done(*arguments: str) -> None:
+    ended = exaserve(*arguments)
+    if ended.returncode:
+        raise RuntimeError(f"exaserve {' '.join(arguments)}: {ended.stderr}")
+
+
+@contextlib.contextmanager
+def asking(stack: Stack, users: int, words: int, tokens: int) -> Iterator[None]:
+    """Streams of so many prompt words and answer tokens, each user one after the other, until the block ends."""
+    ended = threading.Event()
+
+    def ask(number: int) -> None:
+        with httpx.Client(timeout=60) as client:
+            for n in range(10**9):
+                body = {
+                    "messages": [{"role": "user", "content": f"{number} {n} " + "sea " * words}],
+                    "stream": True,
+                    "max_tokens": tokens,
+                    "ignore_eos": True,
+                }
+                with (
+                    contextlib.suppress(httpx.HTTPError),
+                    client.stream("POST", f"{stack.router}/v1/chat/completions", json=body) as answer,
+                ):
+                    for _ in answer.iter_lines():
+                        if ended.is_set():
+                            return
+                if ended.wait(0.1):
+                    return
+
+    threads = [threading.Thread(target=ask, args=(n,), daemon=True) for n in range(users)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join(60)
+
+
+def _replicas(stack: Stack) -> dict[str, dict[str, Any]]:
+    return {r["name"]: r for r in httpx.get(f"{stack.admin}/fleet").json()["replicas"]}
+
+
+# --- faults ----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def kv_full(stack: Stack) -> Iterator[str]:
+    with asking(stack, 4 * REPLICAS, 500, 400):
+        yield ""
+
+
+@contextlib.contextmanager
+def slow(stack: Stack) -> Iterator[str]:
+    url = _replicas(stack)["replica-1"]["url"]
+    with asking(stack, 8, 20, 32):
+        time.sleep(30)  # so that there is something to compare with
+        httpx.post(f"{url}/_sim/fault", json={"kind": "slow", "factor": 3}).raise_for_status()
+        try:
+            yield "replica-1"
+        finally:
+            httpx.post(f"{url}/_sim/fault", json={"kind": "none"})
+
+
+@contextlib.contextmanager
+def killed(stack: Stack) -> Iterator[str]:
+    with asking(stack, 4, 20, 32):
+        os.kill(stack.pids["replica-2"], signal.SIGKILL)
+        yield "replica-2"
+
+
+#: The killed one for last: the others need all replicas.
+FAULTS: dict[str, tuple[str, Callable[[Stack], contextlib.AbstractContextManager[str]]]] = {
+    "kv_full": ("ExaServeKVPressure", kv_full),
+    "slow": ("ExaServeReplicaSlow", slow),
+    "killed": ("ExaServeReplicaDown", killed),
+}
+
+
+def _values(output: str) -> dict[str, float]:
+    """Value by replica of what ``promtool query instant`` printed."""
+    return {name: float(v) for name, v in re.findall(r'replica="([^"]+)".*\} => (\S+) @', output)}
+
+
+def _is_full(said: dict[str, str]) -> bool:
+    return any(value > 0.6 for line, out in said.items() if "utilisation" in line for value in _values(out).values())  # fmt: skip
+
+
+def _is_slow(said: dict[str, str]) -> bool:
+    """Some query's answer has replica-1 highest, at twice the median or more."""
+    for output in said.values():
+        values = _values(output)
+        others = sorted(v for name, v in values.items() if name != "replica-1")
+        if "replica-1" in values and len(others) >= 2 and values["replica-1"] > 2 * others[len(others) // 2]:
+            return True
+    return False
+
+
+def _is_down(said: dict[str, str]) -> bool:
+    found = next(out for line, out in said.items() if line.endswith("/fleet"))
+    states = {r["name"]: (r["state"], r["reason"]) for r in json.loads(found)["replicas"]}
+    return states["replica-2"][0] == "down" and "refused" in (states["replica-2"][1] or "")
+
+
+CAUSES: dict[str, Callable[[dict[str, str]], bool]] = {
+    "kv_full": _is_full,
+    "slow": _is_slow,
+    "killed": _is_down,
+}
+
+
+# --- the whole -------------------------------------------------------------------------------------------
+
+
+def one(stack: Stack, receiver: OnCall, fault: str) -> dict[str, Any]:
+    """Break it, wait for the alert, follow its links, run its runbook's commands, mend it."""
+    name, broken = FAULTS[fault]
+    began = time.time()
+    row: dict[str, Any] = {"fault": fault, "alert": name}
+    with broken(stack) as replica:
+        injected = time.time()
+        while True:
+            came = receiver.alerts(name, began)
+            found = [(at, a) for at, a in came if replica in ("", a["labels"].get("replica"))]
+            if found:
+                break
+            if time.time() - injected > PATIENCE:
+                return row | {"arrived_s": None, "others": _names(receiver, began)}
+            time.sleep(0.5)
+        at, alert = found[0]
+        fired = _seconds_of(alert["startsAt"])
+        row |= {
+            "arrived_s": at - injected,
+            "fired_s": fired - injected,
+            "summary": alert["annotations"]["summary"],
+            "links": {
+                key: httpx.get(alert["annotations"][key]).status_code
+                for key in ("runbook_url", "dashboard_url")
+            },
+        }
+        said = diagnosis(stack, name)
+        row |= {"commands": len(said), "cause": CAUSES[fault](said), "said": said}
+    return row | {"others": _names(receiver, began)}
+
+
+def _names(receiver: OnCall, since: float) -> list[str]:
+    """Alerts of other names that came meanwhile."""
+    return sorted(
+        {a["labels"]["alertname"] for at, b in receiver.received for a in b["alerts"] if at > since}
+    )
+
+
+def _seconds_of(stamp: str) -> float:
+    return datetime.fromisoformat(re.sub(r"(\.\d{6})\d*", r"\1", stamp).replace("Z", "+00:00")).timestamp()
+
+
+def _quiet(stack: Stack) -> None:
+    """Wait until no alert that warns is active, three minutes at most."""
+    end = time.monotonic() + 180
+    while time.monotonic() < end:
+        active = httpx.get(f"{stack.alertmanager}/api/v2/alerts", params={"active": "true"}).json()
+        if not [a for a in active if a["labels"]["severity"] != "info"]:
+            return
+        time.sleep(1)
+
+
+def goals(rows: list[dict[str, Any]]) -> list[Goal]:
+    arrived = [r for r in rows if r["arrived_s"] is not None]
+    links = [s for r in arrived for s in r["links"].values()]
+    return [
+        Goal("every fault's alert arrives", f"{len(arrived)} of {len(rows)}", len(arrived) == len(rows)),
+        Goal("links lead to a page", f"{links.count(200)} of {len(links)}", links.count(200) == len(links)),
+        Goal(
+            "the runbook's commands find the cause",
+            f"{sum(1 for r in arrived if r['cause'])} of {len(rows)}",
+            all(r.get("cause") for r in rows),
+        ),
+    ]
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    cells = []
+    for r in rows:
+        got = r["arrived_s"] is not None
+        cells.append(
+            [
+                f"{r['round']}: {r['fault']}",
+                r["alert"],
+                f"{r['fired_s']:.0f}" if got else "–",
+                f"{r['arrived_s']:.0f}" if got else "never",
+                "/".join(str(s) for s in r["links"].values()) if got else "–",
+                f"{r['commands']}, {'found' if r['cause'] else 'NOT FOUND'}" if got else "–",
+                ", ".join(n for n in r["others"] if n not in (r["alert"], "ExaServeWatchdog")) or "–",
+            ]
+        )
+    head = ["fault", "alert", "fired after, s", "arrived after, s", "links", "commands, cause", "came, too"]
+    verdicts = [[g.name, g.measured, g.verdict] for g in goals(rows)]
+    return "\n\n".join(
+        [
+            "# From a fault to on-call",
+            table(head, cells),
+            "\n".join(f"- {r['fault']}: {r['summary']}" for r in rows if r.get("summary")),
+            table(["goal", "measured", "verdict"], verdicts),
+        ]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default=",".join(FAULTS), metavar="FAULTS", help="some of them")
+    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="of all faults [1]")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, too")
+    a = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    with on_call() as receiver:
+        for number in range(1, a.rounds + 1):
+            with fleet(receiver) as stack:
+                for fault in a.only.split(","):
+                    _quiet(stack)
+                    rows.append(one(stack, receiver, fault) | {"round": number})
+                    print(f"  {number}: {fault}: {rows[-1]['arrived_s']}", file=sys.stderr, flush=True)
+    print(markdown(rows))
+    if a.json:
+        a.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
