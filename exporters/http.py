@@ -207,9 +207,20 @@ class ExporterServer:
                 connection.sendall(_answer(bad.status, _PLAIN, said, keep=False))
                 _let_go(connection)
                 return
+            began = time.monotonic()
             answer = self._respond(request)
             connection.settimeout(HEAD_SECONDS)
             connection.sendall(answer)
+            seconds = time.monotonic() - began
+            # %a: what a client asks for must not write lines of its own into the log.
+            log.debug(
+                "%s %a: %d, %d bytes, %.3f s",
+                request.method,
+                request.path[:200],
+                _status_of(answer),
+                len(answer),
+                seconds,
+            )
             if not request.keep:
                 return
 
@@ -328,6 +339,11 @@ def _answer(
         f"Content-Length: {len(body)}\r\n{more}Connection: {'keep-alive' if keep else 'close'}\r\n\r\n"
     ).encode()
     return head if head_only else head + body
+
+
+def _status_of(answer: bytes) -> int:
+    """Of what ``_answer`` made."""
+    return int(answer.split(b" ", 2)[1])
 
 
 def _let_go(connection: socket.socket) -> None:

@@ -155,7 +155,10 @@ class Registry:
         at = (name,)
         page.setdefault("exaserve_exporter_collector_duration_seconds", {})[at] = run.seconds()
         with self._lock:
-            if problem is None and not run.nothing:
+            if problem is None and run.nothing:
+                # The last replica or device has gone: a time that only grows old would look like a collector that broke.
+                self._last_success.pop(name, None)
+            elif problem is None:
                 self._last_success[name] = run.ended_at
             changed = self._said.get(name, "") != (problem or "")
             self._said[name] = problem or ""

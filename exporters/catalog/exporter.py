@@ -15,7 +15,7 @@ METRICS = (
     Metric(
         "exaserve_exporter_collector_success",
         "gauge",
-        "1 if the collector did its work at this scrape, 0 if it broke.",
+        "1 if the collector did its work at this scrape, 0 if it broke; absent if there is nothing of its kind here.",
         ("collector",),
         source="exporter",
     ),
@@ -30,7 +30,7 @@ METRICS = (
     Metric(
         "exaserve_exporter_collector_last_success_timestamp_seconds",
         "gauge",
-        "Unix time at which the collector last did its work; absent until it has.",
+        "Unix time at which the collector last did its work; absent until it has, and while there is nothing of its kind.",
         ("collector",),
         "seconds",
         "exporter",

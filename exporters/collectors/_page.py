@@ -196,10 +196,12 @@ _NONE: Labels = {}
 
 
 def _read_labels(raw: bytes) -> Labels:
-    return {
-        key.decode(): _ESCAPED.sub(lambda m: "\n" if m[1] == "n" else m[1], value.decode(errors="replace"))
-        for key, value in _LABEL.findall(raw)
-    }
+    return {key.decode(): unescaped(value) for key, value in _LABEL.findall(raw)}
+
+
+def unescaped(value: bytes) -> str:
+    """A label's value as it is meant, from between its quotes."""
+    return _ESCAPED.sub(lambda m: "\n" if m[1] == "n" else m[1], value.decode(errors="replace"))
 
 
 #: Engines of a fleet write the same few label sets at every scrape.

@@ -39,7 +39,6 @@ ROWS = (
     Row("exaserve_kv_blocks", ("kv_cache_max_blocks",)),
     Row("exaserve_kv_blocks_used", ("kv_cache_used_blocks",)),
     Row("exaserve_kv_block_size_tokens", ("kv_cache_tokens_per_block",)),
-    Row("exaserve_kv_utilisation_ratio", _USAGE),
 )
 _SIGNS = (
     _PROMPT, _GENERATED, _USAGE,
@@ -60,7 +59,15 @@ def read(page: bytes, replica: str) -> Reading | None:
     lines = Page(found, _rank)
     samples = lines.samples(ROWS, replica)
     samples += _ended(lines, replica)
+    samples += _usage(lines, replica)
     return Reading(MAKE, samples, lines.vitals((_RUNNING, _WAITING), _SIGNS), "/version")
+
+
+def _usage(page: Page, replica: str) -> Iterator[Sample]:
+    """Of a model; anything that is no ratio is no data."""
+    for (model, _), value in page.cells(*_USAGE).items():
+        if 0 <= value <= 1:
+            yield Sample("exaserve_kv_utilisation_ratio", (replica, model), value)
 
 
 def _rank(_: Labels) -> str:

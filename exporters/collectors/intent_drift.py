@@ -11,7 +11,6 @@ verdict."""
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from collections.abc import Callable
 
 from exporters.collectors import _drift
 from exporters.collectors._fetch import Ask, Fetcher
+from exporters.collectors._page import unescaped
 from exporters.collectors._reference import MAX_INTENTS, Reference, ReferenceFile
 from exporters.registry import NoData, Sample, register
 from exporters.settings import Settings, without_password
@@ -28,10 +28,12 @@ MAX_BODY_BYTES = 32 * 2**20
 #: Counts that are kept for a window; the ring holds two windows.
 STEPS = 60
 
+#: Requests that one series may have counted; a larger number is none.
+MAX_COUNT = 1e15
+
 _COUNTER = b"exaserve_router_classifications_total"
 _LINE = re.compile(rb"^" + _COUNTER + rb"\{([^\n]*)\}[ \t]+(\S+)", re.M)
 _INTENT = re.compile(rb'(?:^|,)\s*intent="((?:[^"\\]|\\.)*)"')
-_ESCAPED = re.compile(r"\\(.)")
 
 _Series = dict[bytes, float]
 
@@ -49,15 +51,14 @@ def counters_of(page: bytes) -> _Series:
             value = float(text)
         except ValueError:
             continue
-        if math.isfinite(value) and value >= 0:
+        if 0 <= value < MAX_COUNT:
             found[labels] = value
     return found
 
 
 def _intent_of(labels: bytes) -> str:
     found = _INTENT.search(labels)
-    text = found[1].decode(errors="replace") if found else ""
-    return _ESCAPED.sub(lambda m: "\n" if m[1] == "n" else m[1], text)
+    return unescaped(found[1]) if found else ""
 
 
 class Window:

@@ -181,14 +181,19 @@ def _dump(pid: int, deadline: float, native: bool) -> list[dict[str, Any]] | str
     if path is None:
         return "py-spy is not installed; pip install py-spy"
     command = [path, "dump", "--json", "--pid", str(pid), *(["--native"] if native else [])]
-    spy = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        out, error = spy.communicate(timeout=max(1.0, deadline - time.monotonic()))
+        spy = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+    except OSError as error:
+        return f"py-spy can't be started: {error.strerror}"
+    try:
+        out, said = spy.communicate(timeout=max(1.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         spy.kill()  # not waited for: it may hang in the kernel beside the process
         return "its stacks did not come in time: it is stuck in the kernel, or give it longer with --timeout"
     if spy.returncode != 0:
-        return _why(error.decode(errors="replace"))
+        return _why(said.decode(errors="replace"))
     try:
         told = json.loads(out[:_MAX_DUMP])
     except ValueError:

@@ -164,6 +164,15 @@ def read(path: Path) -> Reference:
 
 def table(reference: Reference) -> str:
     """For people: where from, of when, and the shares."""
+    return "\n".join(map(_printable, _lines(reference)))
+
+
+def _printable(said: str) -> str:
+    """What a file or a server says, without what would move the cursor of whoever reads it."""
+    return "".join(c if c.isprintable() else " " for c in said)
+
+
+def _lines(reference: Reference) -> list[str]:
     begin = "the router's start" if reference.begin is None else _time(reference.begin)
     width = max(map(len, ["intent", *reference.counts]))
     lines = [
@@ -175,7 +184,7 @@ def table(reference: Reference) -> str:
     ]
     by_size = sorted(reference.counts.items(), key=lambda item: (-item[1], item[0]))
     lines += [f"{intent:<{width}}  {n:>8}  {n / max(1, reference.size):6.1%}" for intent, n in by_size]
-    return "\n".join([*lines, f"{'all':<{width}}  {reference.size:>8}"])
+    return [*lines, f"{'all':<{width}}  {reference.size:>8}"]
 
 
 def _time(at: float) -> str:
@@ -202,15 +211,19 @@ def _query(url: str, promql: str, at: float) -> list[tuple[dict[str, str], float
     body = _get(f"{url}/api/v1/query", {"query": promql, "time": f"{at:.3f}"})
     try:
         rows = json.loads(body)["data"]["result"]
-        return [(row["metric"], float(row["value"][1])) for row in rows]
-    except (ValueError, LookupError, TypeError, RecursionError):
+        return [({str(k): str(v) for k, v in row["metric"].items()}, float(row["value"][1])) for row in rows]
+    except (AttributeError, ValueError, LookupError, TypeError, RecursionError):
         raise NoReference(f"{url} is not a Prometheus") from None
 
 
 def _get(address: str, parameters: dict[str, str]) -> bytes:
     body, end = bytearray(), time.monotonic() + _SECONDS
     try:
-        with httpx.stream("GET", address, params=parameters or None, timeout=_SECONDS) as answer:
+        # A proxy of the environment's knows nothing of this machine's own addresses.
+        proxies = urlsplit(address).hostname not in ("127.0.0.1", "::1", "localhost")
+        with httpx.stream(
+            "GET", address, params=parameters or None, timeout=_SECONDS, trust_env=proxies
+        ) as answer:
             for chunk in answer.iter_bytes():
                 body += chunk
                 if len(body) > _MAX_PAGE or time.monotonic() > end:
@@ -226,7 +239,7 @@ def _get(address: str, parameters: dict[str, str]) -> bytes:
 def _said(body: bytearray) -> str:
     """Prometheus' own words about a query that it refused."""
     try:
-        return f": {json.loads(body)['error']}"
+        return f": {_printable(str(json.loads(body)['error']))}"
     except (ValueError, LookupError, TypeError, RecursionError):
         return ""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import logging
 import os
+import re
 import socket
 import threading
 import time
@@ -312,6 +314,18 @@ def test_a_target_with_the_servers_name_before_it_is_understood(exporter: str) -
     for target in ("http://node:9420/healthz?x", "HTTP://node/healthz"):
         assert say(exporter, f"GET {target} HTTP/1.0\r\n\r\n".encode()).endswith(b"\r\n\r\nok\n")
     assert b"ExaServe exporter" in say(exporter, b"GET http://node HTTP/1.0\r\n\r\n")
+
+
+def test_verbose_logs_each_request_and_neither_its_secrets_nor_lines_of_its_own(
+    exporter: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, "exaserve.exporter"):
+        say(exporter, b"GET /a\x1b[2J\n HTTP/1.0\r\nAuthorization: Bearer s3cret\r\n\r\n")
+        end = time.monotonic() + 10
+        while not caplog.messages and time.monotonic() < end:
+            time.sleep(0.01)
+    (line,) = caplog.messages
+    assert re.fullmatch(r"GET '/a\\x1b\[2J\\n': 404, \d+ bytes, \d+\.\d{3} s", line)
 
 
 def test_a_token_may_have_any_bytes(start: Start, tmp_path: Path) -> None:

@@ -170,6 +170,13 @@ def test_a_target_that_is_not_there_is_told_without_a_traceback(target: str, mes
     assert result.exception is None or isinstance(result.exception, SystemExit)
 
 
+def test_a_py_spy_that_cannot_be_started_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "py-spy").write_text("")
+    monkeypatch.setattr(gather, "_program", lambda: str(tmp_path / "py-spy"))
+    result = inspect(str(os.getpid()), "--timeout", "5")
+    assert "  py-spy can't be started: Permission denied" in result.stdout.splitlines()
+
+
 def test_names_of_processes_and_threads_move_no_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = Process(
         7, "a\x1b[2Jb\nc", "S", "", 1, 1, 1, 1, 1, None,

@@ -315,3 +315,11 @@ def test_a_page_is_read_over_http(serve: Callable[..., str], reference: Path) ->
     found = {s.name: s.value for s in collector.collect(time.monotonic() + 5)}
     assert found[f"{P}window_samples"] == 200
     assert 0 < found[f"{P}distance_ratio"] < 1
+
+
+def test_counts_that_no_router_reaches_are_none() -> None:
+    name = b"exaserve_router_classifications_total"
+    page = b"".join(
+        b'%b{intent="%d"} %b\n' % (name, i, v) for i, v in enumerate((b"1e308", b"1e15", b"-1", b"7"))
+    )
+    assert counters_of(page) == {b'intent="3"': 7.0}

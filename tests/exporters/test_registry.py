@@ -124,6 +124,20 @@ def test_last_success_stays_when_a_collector_breaks() -> None:
     assert ("exaserve_engine_up", "r0") not in second
 
 
+def test_last_success_ends_when_there_is_nothing_of_its_kind_any_more() -> None:
+    there = [[Sample("exaserve_engine_up", ("r0",), 1)]]
+
+    def work() -> Iterable[Sample]:
+        if not there:
+            raise NoData
+        return there.pop()
+
+    of = Registry({"a": Fake(work)})
+    assert (LAST, "a") in scrape(of)
+    gone = scrape(of)
+    assert [key for key in gone if key[1] == "a"] == [(DURATION, "a")]
+
+
 def test_scrapes_at_one_time_share_a_run(gate: threading.Event) -> None:
     entered = threading.Event()
 

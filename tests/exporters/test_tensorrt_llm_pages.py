@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from exporters.collectors._page import Vital
 from exporters.collectors._tensorrt_llm import read
 from tests.exporters.pages import values
@@ -48,3 +50,10 @@ def test_without_iteration_statistics_levels_and_blocks_are_absent(page: Page) -
 
 def test_the_json_of_its_other_page_is_none() -> None:
     assert read(b'[{"gpuMemUsage": 1, "kvCacheStats": {"usedNumBlocks": 3}}]', "r0") is None
+
+
+@pytest.mark.parametrize(("said", "ratio"), [(b"-1", None), (b"1.5", None), (b"1", 1.0), (b"0", 0.0)])
+def test_a_use_of_the_cache_that_is_no_ratio_is_absent(said: bytes, ratio: float | None) -> None:
+    found = read(b'trtllm_kv_cache_utilization{model_name="m"} ' + said, "r0")
+    assert found is not None
+    assert values(found.samples).get("kv_utilisation_ratio") == ratio
