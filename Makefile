@@ -48,13 +48,13 @@ model: env
 tools: ## Debian's prometheus and prometheus-alertmanager, if missing and root or sudo allows it
 	@serving/tools.sh
 
-# Tests with real engines load the machine and are timed, so they run alone; the others mostly wait, side by side.
+# Tests with real engines, and paced ones, need the machine for themselves; the others mostly wait, side by side.
 test: install model ## Set up what the tests need and run them all; PYTEST_ARGS="-m 'not real' -n 3" for the quick ones
 	@serving/tools.sh tests
 ifeq ($(strip $(PYTEST_ARGS)),)
 	@status=0; \
-	$(BIN)/python -m pytest -m real || status=$$?; \
-	$(BIN)/python -m pytest -m 'not real' -n $(TEST_JOBS) || status=$$?; \
+	$(BIN)/python -m pytest -m 'real or alone' || status=$$?; \
+	$(BIN)/python -m pytest -m 'not real and not alone' -n $(TEST_JOBS) || status=$$?; \
 	exit $$status
 else
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -20,6 +20,9 @@ from typing import Any
 import pytest
 import yaml
 
+# Tests side by side (pytest-xdist) come with a width of 80; programs that they start would break their lines.
+os.environ.pop("COLUMNS", None)
+
 
 def free_ports(count: int = 1) -> int:
     """The first of ``count`` neighbouring ports on which nobody listens, below those given to clients."""

@@ -34,6 +34,8 @@ STORM = "ExaServePreemptionStorm"
 
 #: Mean seconds of waiting in engines that users notice.
 LONG_QUEUE = 2
+#: Requests that began in 5 minutes, at least, for that mean to be worth a word.
+LEAST_QUEUED = 20
 #: Preemptions for each request that begins, above which engines mostly do work again.
 MANY_PREEMPTIONS = 0.2
 
@@ -131,7 +133,9 @@ def _queue() -> tuple[Alert, ...]:
     return (
         Alert(
             QUEUE,
-            f"{MODEL_QUEUE_TIME} > {LONG_QUEUE}",
+            # A mean over a handful says nothing: one long wait at night is nobody's queue.
+            f"{MODEL_QUEUE_TIME} > {LONG_QUEUE}\n"
+            f"and sum by (cluster, model) ({FIRST_TOKENS}) * 300 >= {LEAST_QUEUED}",
             "warning",
             summary="{{ $labels.model }}: requests wait {{ $value | humanizeDuration }} in the engines before they begin",
             description=description,

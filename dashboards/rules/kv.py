@@ -28,6 +28,9 @@ ALERT = "ExaServeKVPressure"
 
 #: Share of the blocks above which the cache counts as full.
 FULL = 0.95
+#: A request that ends or is put back frees its blocks, and the next one takes them: a cache that fills up again
+#: within this time was full all along. Without it, `for` would begin anew at every dip.
+DIP = "30s"
 
 
 def group(source: Source) -> Group:
@@ -47,7 +50,7 @@ def group(source: Source) -> Group:
             ),
             Alert(
                 ALERT,
-                f"{KV_USED} > {THRESHOLD}",
+                f"max_over_time({KV_USED}[{DIP}]) > {THRESHOLD}",
                 "warning",
                 summary=f'{{{{ $labels.model }}}}: {{{{ printf "{source.kv_unit}" $value }}}} in use, headroom ends at'
                 f"{{{{ with printf `{THRESHOLD}{{cluster=%q, model=%q}}` $labels.cluster $labels.model | query }}}}"
@@ -65,12 +68,12 @@ def group(source: Source) -> Group:
             Alert(
                 ALERT,
                 f"""
-                {BUR} > {FULL}
+                max_over_time({BUR}[{DIP}]) > {FULL}
                 and on (cluster, replica, model)
                 (
-                  {PREEMPTIONS} > 0
+                  max_over_time({PREEMPTIONS}[{DIP}]) > 0
                   or
-                  {WAITING} > 0
+                  max_over_time({WAITING}[{DIP}]) > 0
                 )
                 """,
                 "warning",

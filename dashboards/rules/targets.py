@@ -151,13 +151,15 @@ def _prometheus() -> tuple[Alert, ...]:
         ),
         Alert(
             UNDELIVERED,
-            "sum by (cluster, instance) (increase(prometheus_notifications_dropped_total[5m])) > 0",
+            # What is dropped once, while Alertmanager starts anew, is sent again within a minute, as all that fires is.
+            "sum by (cluster, instance) (increase(prometheus_notifications_dropped_total[2m])) > 0",
             "warning",
-            summary='Prometheus {{ $labels.instance }} dropped {{ printf "%.0f" $value }} alerts on the way to Alertmanager',
+            summary='Prometheus {{ $labels.instance }} dropped {{ printf "%.0f" $value }} alerts in 2 minutes',
             description="""
                 On-call may not be told of what fires. See whether Alertmanager is up and reachable from Prometheus; until
                 it is, look at the alerts in Prometheus itself.
                 """,
+            wait="3m",
             keep_firing="5m",
             labels={"condition": "prometheus"},
         ),

@@ -18,10 +18,7 @@ SPACE = "\u2581"
 
 
 class Pieces:
-    """``encode(text)`` gives piece numbers with start and end, at most ``most`` of them.
-
-    Of a longer text the first three quarters and the last quarter of that many are kept.
-    """
+    """``windows(text)`` gives piece numbers in one list or two, each with start and end, at most ``most`` long."""
 
     def __init__(
         self, pieces: Sequence[str], scores: Sequence[float], replaced: dict[int, str], most: int
@@ -32,16 +29,20 @@ class Pieces:
         self._unknown = min(scores) - 10.0
         self._most = most
 
-    def encode(self, text: str) -> list[int]:
-        """Piece numbers of the text, lower-cased. Characters without a piece become the unknown piece."""
+    def windows(self, text: str) -> list[list[int]]:
+        """Piece numbers of the text, lower-cased. Characters without a piece become the unknown piece.
+
+        A text too long for one list is cut in the middle; of one too long for two the middle is not read.
+        """
         if len(text) > HEAD + TAIL:
             text = f"{text[:HEAD]} {text[-TAIL:]}"
         clean = SPACE + SPACE.join(text.lower().translate(self._replaced).split())
         body = self._best_cut(clean)
         room = self._most - 2
-        if len(body) > room:
-            body = body[: room - room // 4] + body[-(room // 4) :]
-        return [START, *body, END]
+        if len(body) <= room:
+            return [[START, *body, END]]
+        half = min((len(body) + 1) // 2, room)
+        return [[START, *body[:half], END], [START, *body[max(half, len(body) - room) :], END]]
 
     def _best_cut(self, text: str) -> list[int]:
         length, longest, found = len(text), self._longest, self._found

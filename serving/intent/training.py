@@ -25,7 +25,7 @@ Say = Callable[[str], None]
 
 VARIANTS = 3
 EPOCHS = 12
-CAUTION = 1.4
+CAUTION = 1.2
 """The temperature is this much above what the folds ask for: people write other things than the training texts,
 and a doubtful text costs a look by the second stage, while a wrong one that seems sure costs the answer."""
 

@@ -7,7 +7,7 @@ Each round starts a stack of six simulated replicas with Prometheus and Alertman
 ``exaserve alerts config`` and rules whose links lead to a server of this program, and breaks it:
 
 kv_full: more long requests than the KV cache of all replicas holds. ExaServeKVPressure.
-slow: one replica computes three times slower, too little to be ejected. ExaServeReplicaSlow.
+slow: one replica computes six times slower. ExaServeReplicaSlow. (Ejections are off, so that it stays slow.)
 killed: one replica's process is killed and does not come back for a while. ExaServeReplicaDown.
 
 An alert has arrived when the webhook's body names it and what was broken. Its links are followed: the runbook is
@@ -47,10 +47,12 @@ from tests.runbooks.runbook_text import RUNBOOKS
 
 REPLICAS = 6
 SECTIONS: dict[str, Any] = {
-    # 182 blocks of 16 tokens: three requests of a thousand tokens.
+    # 182 blocks of 16 tokens: eight requests of kv_full.
     "engine": {"kind": "simulated", "kv_cache_memory": "64M", "args": ["--faults"]},
     # A replica that is killed stays away until its alert has been sent and its runbook has been followed.
     "fleet": {"replicas_per_node": REPLICAS, "restart_backoff": 240.0},
+    # A busy machine is none of these faults: what is slow for that is neither ejected nor down.
+    "router": {"ejection": {"enabled": False}, "probe_timeout": 30.0, "silence_timeout": 9.0},
     "monitoring": {"scrape_interval": 5.0},
 }
 #: The longest that an alert may take: its rule's wait, its signal's window, its group's wait, and some more.
@@ -203,7 +205,7 @@ def _replicas(stack: Stack) -> dict[str, dict[str, Any]]:
 
 @contextlib.contextmanager
 def kv_full(stack: Stack) -> Iterator[str]:
-    with asking(stack, 4 * REPLICAS, 500, 400):
+    with asking(stack, 10 * REPLICAS, 250, 100):  # a fifth more than fit in at once
         yield ""
 
 
@@ -212,7 +214,7 @@ def slow(stack: Stack) -> Iterator[str]:
     url = _replicas(stack)["replica-1"]["url"]
     with asking(stack, 8, 20, 32):
         time.sleep(30)  # so that there is something to compare with
-        httpx.post(f"{url}/_sim/fault", json={"kind": "slow", "factor": 3}).raise_for_status()
+        httpx.post(f"{url}/_sim/fault", json={"kind": "slow", "factor": 6}).raise_for_status()
         try:
             yield "replica-1"
         finally:

@@ -233,7 +233,12 @@ def goals(result: dict[str, Any]) -> list[Goal]:
             if theirs is None:
                 found.append(Goal(name, "node_exporter is not installed", None))
                 continue
-            ratios = [a / b for a, b in zip(rows[f"exaserve{kind}"]["cpu_ms"], theirs["cpu_ms"], strict=True)]
+            pairs = zip(rows[f"exaserve{kind}"]["cpu_ms"], theirs["cpu_ms"], strict=True)
+            # A round of few scrapes can be shorter than the kernel's clock tick.
+            ratios = [a / b for a, b in pairs if b > 0]
+            if not ratios:
+                found.append(Goal(name, "too few scrapes to measure", None))
+                continue
             said = f"{median(ratios):.2f} × ({min(ratios):.2f}–{max(ratios):.2f})"
             found.append(Goal(name, said, median(ratios) <= CPU_FACTOR))
     if "rest" in result:

@@ -6,6 +6,8 @@ import pytest
 
 from tests.benchmarks import exporter, vllm_pages
 
+pytestmark = pytest.mark.alone
+
 
 def test_a_scrape_costs_cpu_time_and_bytes() -> None:
     result = {"fabric": exporter.fabric(1, 3)}

@@ -40,7 +40,7 @@ REASONS: tuple[tuple[str, str], ...] = (
 #: The same for recorded series: what a young or healthy fleet does not have.
 HEALTHY: tuple[tuple[str, str], ...] = (
     (r"pool:\w+:band_(lower|median|upper)", "an hour of history"),
-    (r"slo:\w+_sampled2m", "two minutes of history"),
+    (r"slo:\S+_sampled2m", "two minutes of history"),
     (r"replica:\w+:fit30m", "half an hour of history"),
     (r"mount:exaserve_storage_available_bytes:predicted_1d", "hours of history"),
     (r"slo:exaserve_error_budget_left:.*|slo:exaserve_\w+:(seconds_to_)?exhaust\w+", "a longer history"),
@@ -53,6 +53,7 @@ HEALTHY: tuple[tuple[str, str], ...] = (
 #: Queries (parts of their text) whose answer is empty where all is well or the fleet is young.
 QUERIES = (
     (r"offset 1w", "a week of history"),
+    (r'exaserve_replica_state\{state!~"ready\|degraded"', "every replica serves"),
     (r'exaserve_router_requests_total\{.*code=~"4\.\.\|5\.\."', "no failures"),
     (r"exaserve_node_software_info", "all nodes have the same versions"),
 )

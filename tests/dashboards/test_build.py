@@ -75,6 +75,12 @@ def test_service_levels_of_the_file_are_in_the_rules(tmp_path: Path) -> None:
         (("--source", "tgi", "--out", "o"), "--source: 'tgi' is none of exaserve, vllm, ray"),
         (("--source", "vllm"), "--source, --config, --runbooks and --grafana need --out DIR"),
         (("--out", "o", "--config", "/nowhere.yaml"), "--config: /nowhere.yaml: No such file or directory"),
+        (("--out", "o", "--config", "/"), "--config: /: Is a directory"),
+        (("--out", "o", "--label", "release=x"), "--label goes with --format kubernetes"),
+        (
+            ("--out", "o", "--format", "provisioning", "--prometheus", "host:9090"),
+            "--prometheus: 'host:9090' is no address; give one like http://prometheus:9090",
+        ),
     ],
 )
 def test_options_that_make_no_sense_are_refused_in_one_line(given: tuple[str, ...], said: str) -> None:
@@ -83,6 +89,16 @@ def test_options_that_make_no_sense_are_refused_in_one_line(given: tuple[str, ..
         2,
         True,
         True,
+    )
+
+
+def test_a_file_that_is_no_exaserve_yaml_is_not_taken_for_one_without_service_levels(tmp_path: Path) -> None:
+    config = tmp_path / "list.yaml"
+    config.write_text("- slos\n")
+    code, output = run("--out", str(tmp_path / "o"), "--config", str(config))
+    assert (code, output.splitlines()[0]) == (
+        2,
+        f"--config: {config}: holds no keys, so it is no exaserve.yaml",
     )
 
 

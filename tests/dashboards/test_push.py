@@ -242,7 +242,10 @@ def test_a_grafana_that_hangs_or_is_gone_ends_with_1_in_time(grafana: FakeGrafan
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     code, output = push(f"http://127.0.0.1:{port}")
-    assert (code, f"no connection to http://127.0.0.1:{port}" in output) == (1, True)
+    assert (
+        code,
+        f"no connection to http://127.0.0.1:{port}: [Errno 111] Connection refused\n" in output,
+    ) == (1, True)
 
 
 @pytest.mark.parametrize(

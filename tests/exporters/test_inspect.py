@@ -141,8 +141,10 @@ def test_a_busy_loop_is_found_and_the_text_names_it(
 def test_a_stopped_process_is_told(program: Callable[[str], subprocess.Popen[bytes]]) -> None:
     process = program("still")
     os.kill(process.pid, signal.SIGSTOP)
-    result = inspect(str(process.pid))
-    assert f"{process.pid}: it is stopped by a signal" in result.stdout
+    # Its main thread may be in a system call that it has to leave first.
+    end = time.monotonic() + 20
+    while f"{process.pid}: it is stopped by a signal" not in (result := inspect(str(process.pid))).stdout:
+        assert time.monotonic() < end, result.stdout
     assert f"kill -CONT {process.pid}" in result.stdout
 
 

@@ -6,14 +6,16 @@ import pytest
 
 from serving.intent import evaluate, lines, load
 from serving.intent.classifier import MODELS
+from serving.intent.ngram import FORMAT, PART, VERSION, read_header
 
 FOLDER = MODELS.parent
 HELDOUT = FOLDER / "data" / "heldout.jsonl"
+HARD = FOLDER / "data" / "hard.jsonl"
 
 
-@pytest.fixture(scope="module")
-def figures() -> dict:
-    return evaluate.evaluate(load(), lines.read(HELDOUT), 0.7)
+@pytest.fixture(scope="module", params=[HELDOUT, HARD], ids=lambda path: path.stem)
+def figures(request) -> dict:
+    return evaluate.evaluate(load(), lines.read(request.param), 0.7)
 
 
 def test_the_readme_has_what_eval_prints(figures) -> None:
@@ -35,9 +37,9 @@ def test_every_label_is_found_in_every_language(figures) -> None:
 
 def test_no_held_out_text_is_trained_on() -> None:
     seen = {e.text.lower() for e in lines.read(FOLDER / "data" / "train.jsonl")}
-    held_out = [e.text.lower() for e in lines.read(HELDOUT)]
+    held_out = [e.text.lower() for path in (HELDOUT, HARD) for e in lines.read(path)]
     assert seen.isdisjoint(held_out)
-    assert len(set(held_out)) == len(held_out) >= 500
+    assert len(set(held_out)) == len(held_out) >= 800
 
 
 def test_the_training_data_has_both_languages_and_all_labels_in_numbers() -> None:
@@ -52,6 +54,17 @@ def test_files_stay_small() -> None:
     assert sizes["default.npz"] < 3
     assert sizes["words.npz"] < 3
     assert sizes["default.encoder.npz"] < 16
+    assert sizes["default.head.npz"] < 0.02
+
+
+def test_the_compiled_table_of_the_first_stage_stays_at_two_megabytes() -> None:
+    _, arrays = read_header(MODELS / "default.npz", FORMAT, VERSION)
+    names = bytes(arrays["names"]).decode().split("\n")
+    assert sum(not name.startswith(PART) for name in names) <= 2**17  # half of the slots, of 8 bytes each
+
+
+def test_the_second_stage_is_asked_about_less_than_a_quarter_even_of_these(figures) -> None:
+    assert figures["second_stage_share"] < 0.25
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import uvloop
 
 from serving.intent import transformer
 from serving.intent.classifier import MODELS, load
-from serving.intent.encoder import load_encoder
+from serving.intent.encoder import HEAD_FORMAT, HEAD_VERSION, load_encoder
 from serving.intent.ngram import ModelError, load_ngram, read_header, write
 from serving.intent.transformer import SecondStage
 
@@ -207,6 +207,37 @@ def test_a_damaged_second_stage_is_named(tmp_path) -> None:
         load_encoder(bad, first)
     with pytest.raises(ModelError, match="holds exaserve-intent-encoder, not exaserve-intent-ngram"):
         load_ngram(MODELS / "default.encoder.npz")
+
+
+def test_a_long_text_is_read_as_two_halves() -> None:
+    pieces = load_encoder(MODELS / "default.encoder.npz", load_ngram(MODELS / "default.npz"))._pieces
+    assert [len(w) for w in pieces.windows("a short one")] == [5]
+    for count in (22, 23, 44, 45, 300):
+        windows = pieces.windows("疼" * count)
+        body = [number for window in windows for number in window[1:-1]]
+        assert len(windows) == (1 if len(body) <= 22 else 2)
+        assert all(len(window) <= 24 for window in windows)
+        assert len(body) >= min(count, 44)
+        assert {window[0] for window in windows} == {0}
+        assert {window[-1] for window in windows} == {2}
+
+
+def test_a_head_beside_the_encoder_replaces_its_last_layer(tmp_path) -> None:
+    first = load_ngram(MODELS / "default.npz")
+    (tmp_path / "m.encoder.npz").symlink_to(MODELS / "default.encoder.npz")
+    header = {
+        "format": HEAD_FORMAT,
+        "version": HEAD_VERSION,
+        "labels": first.labels,
+        "mix": 0.0,
+        "temperature": 1.0,
+    }
+    layer = {"out": np.zeros((3, 384), np.float32), "out_bias": np.array([0, 5, 0], np.float32)}
+    write(tmp_path / "m.head.npz", header, layer)
+    assert load_encoder(tmp_path / "m.encoder.npz", first).classify(QUESTION)[0] == "legal"
+    write(tmp_path / "m.head.npz", header, layer | {"out": np.zeros((3, 2), np.float32)})
+    with pytest.raises(ModelError, match=r"m\.head\.npz: damaged"):
+        load_encoder(tmp_path / "m.encoder.npz", first)
 
 
 def test_a_classifier_without_second_stage_has_none(tmp_path) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from tests.benchmarks import ours, peers, soak, upstreams
 
+pytestmark = pytest.mark.alone
+
 STREAMS = 3000
 GAP = 0.5  # seconds between chunks: 6,000 chunks a second, for a machine that does other things too
 
