@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -83,6 +84,13 @@ def build(
     grafana: Annotated[
         str, typer.Option(metavar="BASE", help="Address of Grafana, for dashboard_url; without it: relative.")
     ] = "",
+    interval: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Between two evaluations of the rules; your scrape interval. Default: 5s in files, else 15s.",
+        ),
+    ] = None,
     format_: Annotated[
         Literal["files", "provisioning", "kubernetes"],
         typer.Option(
@@ -107,8 +115,8 @@ def build(
 ) -> None:
     """Write boards and rules as files for Grafana and Prometheus, or as objects of Kubernetes."""
     from dashboards import build as builder
-    from dashboards import slo
-    from dashboards.rulefile import Links
+    from dashboards import scraping, slo
+    from dashboards.rulefile import INTERVAL, Links
     from dashboards.sources import SOURCES
 
     if source not in SOURCES:
@@ -120,18 +128,22 @@ def build(
     except ValueError as error:
         raise _usage(f"--config: {error}") from None
     links = Links(runbooks.rstrip("/"), grafana.rstrip("/"))
-    own = out is None and (source, config, links, format_) == (builder.FIRST, None, Links(), "files")
+    if interval is not None and not re.fullmatch(r"[1-9]\d{0,3}[sm]", interval):
+        raise _usage(f"--interval: {interval!r} is no time; write it like 15s or 1m")
+    given = (source, config, links, format_, interval)
+    own = out is None and given == (builder.FIRST, None, Links(), "files", None)
     if out is None and format_ != "files":
         raise _usage("--format needs --out DIR; generated/ holds plain files")
     if out is None and not own:
         raise _usage(
-            "--source, --config, --runbooks and --grafana need --out DIR; generated/ holds the defaults"
+            "--source, --config, --runbooks, --grafana and --interval need --out DIR; generated/ holds the defaults"
         )
     if label and format_ != "kubernetes":
         raise _usage("--label goes with --format kubernetes")
     if format_ == "provisioning" and not prometheus.startswith(("http://", "https://")):
         raise _usage(f"--prometheus: {prometheus!r} is no address; give one like http://prometheus:9090")
-    texts = builder.committed() if own else builder.files(links, source, slos)
+    interval = interval or (INTERVAL if format_ == "files" else scraping.INTERVAL)
+    texts = builder.committed() if own else builder.files(links, source, slos, interval)
     out = out or builder.GENERATED
     if format_ == "provisioning":
         from dashboards import provisioning

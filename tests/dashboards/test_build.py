@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from dashboards import build
@@ -73,7 +74,7 @@ def test_service_levels_of_the_file_are_in_the_rules(tmp_path: Path) -> None:
     ("given", "said"),
     [
         (("--source", "tgi", "--out", "o"), "--source: 'tgi' is none of exaserve, vllm, ray"),
-        (("--source", "vllm"), "--source, --config, --runbooks and --grafana need --out DIR"),
+        (("--source", "vllm"), "--source, --config, --runbooks, --grafana and --interval need --out DIR"),
         (("--out", "o", "--config", "/nowhere.yaml"), "--config: /nowhere.yaml: No such file or directory"),
         (("--out", "o", "--config", "/"), "--config: /: Is a directory"),
         (("--out", "o", "--label", "release=x"), "--label goes with --format kubernetes"),
@@ -130,3 +131,24 @@ def test_a_place_that_cannot_be_written_ends_with_1_and_no_traceback(tmp_path: P
     (tmp_path / "file").write_text("x")
     code, output = run("--out", str(tmp_path / place))
     assert (code, output.startswith("can't write into")) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), "5s"),
+        (("--interval", "30s"), "30s"),
+        (("--format", "provisioning"), "15s"),
+    ],
+)
+def test_rules_are_evaluated_as_often_as_asked_but_those_with_an_interval_of_their_own(
+    tmp_path: Path, options: tuple[str, ...], expected: str
+) -> None:
+    assert run("--out", str(tmp_path), *options)[0] == 0
+    users, slo = (yaml.safe_load((tmp_path / "rules" / f"{n}.yaml").read_text()) for n in ("users", "slo"))
+    assert (users["groups"][0]["interval"], slo["groups"][0]["interval"]) == (expected, "30s")
+
+
+def test_an_interval_that_is_no_time_is_refused(tmp_path: Path) -> None:
+    code, said = run("--out", str(tmp_path), "--interval", "often")
+    assert (code, "write it like 15s or 1m" in said) == (2, True)
