@@ -171,7 +171,10 @@ def test_one_page_is_written_and_stays(tmp_path: Path) -> None:
 def test_a_hang_up_ends_it_as_well_and_leaves_no_old_page(tmp_path: Path) -> None:
     path = tmp_path / "exaserve.prom"
     argv = [*RUN, *ONLY, "--textfile", str(path), "--interval", "1"]
+    # Under nohup a hang-up is ignored, and what is ignored is inherited; here it is what a terminal would send.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        signal.signal(signal.SIGHUP, before)
         assert process.stdout
         try:
             process.stdout.readline()
