@@ -140,14 +140,22 @@ def files(
     scrape it sees nothing new, and at 3,072 replicas every 5 s takes 3.7 cores, every 15 s a third of that.
     """
     links, of = links or Links(), SOURCES[source]
-    boards = BOARDS | (ROUTER_BOARDS if of.has_router else {})
-    texts = {f"{name}.json": to_json(board(links, of)) for name, board in boards.items()}
-    if not of.has_router:
-        texts = {name: _SAID.sub(_without_pools, text) for name, text in texts.items()}
+    texts = {f"{name}.json": board_json(name, links, of) for name in board_names(of)}
     for name, group in groups(of, slos).items():
         kept = replace(group, interval=interval) if group.interval == INTERVAL else group
         texts[f"rules/{name}.yaml"] = kept.to_yaml(links)
     return texts
+
+
+def board_names(source: Source) -> list[str]:
+    """The boards that are built for this kind of fleet, in order."""
+    return [*BOARDS, *(ROUTER_BOARDS if source.has_router else ())]
+
+
+def board_json(name: str, links: Links, source: Source) -> str:
+    """One board as Grafana's JSON. Raises KeyError for a name that there is not."""
+    text = to_json((BOARDS | ROUTER_BOARDS)[name](links, source))
+    return text if source.has_router else _SAID.sub(_without_pools, text)
 
 
 #: What boards say to people, in their JSON.

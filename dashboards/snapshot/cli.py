@@ -130,20 +130,19 @@ def snapshot(
 def _boards(names: list[str], source: str, runbooks: str, grafana: str) -> dict[str, dict[str, Any]]:
     """The boards of those names as Grafana's JSON. Exits with 2 for a name that there is not."""
     from dashboards import build
-    from dashboards.normalise import to_json
     from dashboards.rulefile import Links
     from dashboards.sources import SOURCES
 
     if source not in SOURCES:
         raise _usage(f"--source: {source!r} is none of {', '.join(SOURCES)}")
     of = SOURCES[source]
-    there = build.BOARDS | (build.ROUTER_BOARDS if of.has_router else {})
-    names = list(there) if "all" in names else list(dict.fromkeys(names))
+    there = build.board_names(of)
+    names = there if "all" in names else list(dict.fromkeys(names))
     for name in names:
         if name not in there:
             raise _usage(f"--board: {name!r} is none of {', '.join(there)}, all (of --source {source})")
     links = Links(runbooks.rstrip("/"), grafana.rstrip("/"))
-    return {name: json.loads(to_json(there[name](links, of))) for name in names}
+    return {name: json.loads(build.board_json(name, links, of)) for name in names}
 
 
 def _variables(given: list[str], boards: Iterable[dict[str, Any]]) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dashboards import signals
 from dashboards.rulefile import Record
-from dashboards.signals import LONG, SHORT
+from dashboards.signals import LONG, SHORT, UP, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,3 +166,20 @@ def _left(expr: str) -> str:
 
 def _pool(expr: str, *more: str) -> str:
     return f"sum by ({', '.join(('cluster', 'model', 'pool', *more))}) ({expr})"
+
+
+def source(name: str, title: str, names: EngineNames, up: str) -> Source:
+    """A kind of fleet of which only its engines tell. up: PromQL for UP."""
+    return Source(
+        name=name,
+        title=title,
+        has_router=False,
+        users=lambda: users(names),
+        engines=lambda: engines(names),
+        kv=lambda: kv_shares(names),
+        edges=EDGES,
+        kv_unit=KV_UNIT,
+        up=Record(UP, up),
+        model_values=UP,
+        replica_values=f'{UP}{{model=~"$model"}}',
+    )

@@ -8,8 +8,7 @@ replicas as before.
 
 from __future__ import annotations
 
-from dashboards.rulefile import Record
-from dashboards.signals import KV_REPLICAS, UP, Source
+from dashboards.signals import KV_REPLICAS
 from dashboards.sources import _engine
 
 NAMES = _engine.EngineNames("ray_vllm_", "ReplicaId", bare_counters=True)
@@ -30,16 +29,4 @@ def _up() -> str:
         """
 
 
-SOURCE = Source(
-    name="ray",
-    title="vLLM under Ray",
-    has_router=False,
-    users=lambda: _engine.users(NAMES),
-    engines=lambda: _engine.engines(NAMES),
-    kv=lambda: _engine.kv_shares(NAMES),
-    edges=_engine.EDGES,
-    kv_unit=_engine.KV_UNIT,
-    up=Record(UP, _up()),
-    model_values=UP,
-    replica_values=f'{UP}{{model=~"$model"}}',
-)
+SOURCE = _engine.source("ray", "vLLM under Ray", NAMES, _up())

@@ -6,8 +6,7 @@ that is down says no model; the record itself remembers the one that it had, for
 
 from __future__ import annotations
 
-from dashboards.rulefile import Record
-from dashboards.signals import UP, Source
+from dashboards.signals import UP
 from dashboards.sources import _engine
 
 NAMES = _engine.EngineNames("vllm:", "instance")
@@ -38,16 +37,4 @@ _TARGET = f"""max by (cluster, replica) (
             label_replace(up{{job=~"{UP_JOBS}"}}, "replica", "$1", "instance", "(.*)")
           )"""
 
-SOURCE = Source(
-    name="vllm",
-    title="plain vLLM servers",
-    has_router=False,
-    users=lambda: _engine.users(NAMES),
-    engines=lambda: _engine.engines(NAMES),
-    kv=lambda: _engine.kv_shares(NAMES),
-    edges=_engine.EDGES,
-    kv_unit=_engine.KV_UNIT,
-    up=Record(UP, _up()),
-    model_values=UP,
-    replica_values=f'{UP}{{model=~"$model"}}',
-)
+SOURCE = _engine.source("vllm", "plain vLLM servers", NAMES, _up())
