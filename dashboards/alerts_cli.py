@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from dashboards import drill_cli
+from dashboards.usage_error import usage
 
 app = typer.Typer(
     help="Who is told of alerts, and whether they arrive.",
@@ -56,9 +57,9 @@ def config(
     try:
         options = alerting.read(file) if file else alerting.Alerting()
     except OSError as error:
-        raise _usage(f"--file: {error.filename}: {error.strerror}") from None
+        raise usage("alerts config", f"--file: {error.filename}: {error.strerror}") from None
     except ValueError as error:
-        raise _usage(f"--file {file}:\n{error}") from None
+        raise usage("alerts config", f"--file {file}:\n{error}") from None
     text = alertmanager.config(options)
     if out is None:
         typer.echo(text, nl=False)
@@ -69,8 +70,3 @@ def config(
         typer.echo(f"can't write {out}: {error.strerror or error}", err=True)
         raise typer.Exit(1) from None
     typer.echo(f"wrote {out}")
-
-
-def _usage(problem: str) -> typer.Exit:
-    typer.echo(f"{problem}\nsee `exaserve alerts config --help`", err=True)
-    return typer.Exit(2)

@@ -12,6 +12,7 @@ from dashboards.push_cli import EPILOG as PUSH_EPILOG
 from dashboards.push_cli import push
 from dashboards.snapshot.cli import EPILOG as SNAPSHOT_EPILOG
 from dashboards.snapshot.cli import snapshot
+from dashboards.usage_error import usage
 
 app = typer.Typer(
     help="Grafana boards and Prometheus rules, generated from the code in dashboards/.",
@@ -120,28 +121,32 @@ def build(
     from dashboards.sources import SOURCES
 
     if source not in SOURCES:
-        raise _usage(f"--source: {source!r} is none of {', '.join(SOURCES)}")
+        raise usage("dashboards build", f"--source: {source!r} is none of {', '.join(SOURCES)}")
     try:
         slos = slo.read(config, SOURCES[source].edges) if config else slo.DEFAULT
     except OSError as error:
-        raise _usage(f"--config: {config}: {error.strerror or error}") from None
+        raise usage("dashboards build", f"--config: {config}: {error.strerror or error}") from None
     except ValueError as error:
-        raise _usage(f"--config: {error}") from None
+        raise usage("dashboards build", f"--config: {error}") from None
     links = Links(runbooks.rstrip("/"), grafana.rstrip("/"))
     if interval is not None and not re.fullmatch(r"[1-9]\d{0,3}[sm]", interval):
-        raise _usage(f"--interval: {interval!r} is no time; write it like 15s or 1m")
+        raise usage("dashboards build", f"--interval: {interval!r} is no time; write it like 15s or 1m")
     given = (source, config, links, format_, interval)
     own = out is None and given == (builder.FIRST, None, Links(), "files", None)
     if out is None and format_ != "files":
-        raise _usage("--format needs --out DIR; generated/ holds plain files")
+        raise usage("dashboards build", "--format needs --out DIR; generated/ holds plain files")
     if out is None and not own:
-        raise _usage(
-            "--source, --config, --runbooks, --grafana and --interval need --out DIR; generated/ holds the defaults"
+        raise usage(
+            "dashboards build",
+            "--source, --config, --runbooks, --grafana and --interval need --out DIR; generated/ holds the defaults",
         )
     if label and format_ != "kubernetes":
-        raise _usage("--label goes with --format kubernetes")
+        raise usage("dashboards build", "--label goes with --format kubernetes")
     if format_ == "provisioning" and not prometheus.startswith(("http://", "https://")):
-        raise _usage(f"--prometheus: {prometheus!r} is no address; give one like http://prometheus:9090")
+        raise usage(
+            "dashboards build",
+            f"--prometheus: {prometheus!r} is no address; give one like http://prometheus:9090",
+        )
     interval = interval or (INTERVAL if format_ == "files" else scraping.INTERVAL)
     texts = builder.committed() if own else builder.files(links, source, slos, interval)
     out = out or builder.GENERATED
@@ -156,7 +161,7 @@ def build(
             options = kubernetes.Options(namespace, _pairs(label or []))
             texts = kubernetes.files(texts, source, options)
         except ValueError as error:
-            raise _usage(str(error)) from None
+            raise usage("dashboards build", str(error)) from None
     if check:
         wrong = builder.differing(out, texts)
         for name in wrong:
@@ -181,8 +186,3 @@ def _pairs(texts: list[str]) -> dict[str, str]:
         if "=" not in text:
             raise ValueError(f"--label: {text}: give KEY=VALUE, like release=prometheus")
     return {key: value for key, _, value in (text.partition("=") for text in texts)}
-
-
-def _usage(problem: str) -> typer.Exit:
-    typer.echo(f"{problem}\nsee `exaserve dashboards build --help`", err=True)
-    return typer.Exit(2)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dashboards.usage_error import usage
+
 if TYPE_CHECKING:
     from dashboards.alert_list import Rule
 
@@ -53,7 +55,7 @@ def list_(
 
     _known_source("list", source)
     if severity is not None and severity not in SEVERITIES:
-        raise _usage("list", f"--severity: {severity!r} is none of {', '.join(SEVERITIES)}")
+        raise usage("alerts list", f"--severity: {severity!r} is none of {', '.join(SEVERITIES)}")
     found = [rule for rule in rules(source) if severity in (None, rule.severity)]
     if json_:
         keys = ("name", "severity", "wait", "file")
@@ -117,7 +119,7 @@ def try_out(
     for text in label or []:
         key, equals, of = text.partition("=")
         if not (equals and key.isidentifier()):
-            raise _usage("test", f"--label: {text}: give KEY=VALUE, like replica=replica-3")
+            raise usage("alerts test", f"--label: {text}: give KEY=VALUE, like replica=replica-3")
         given[key] = of
     rule = _chosen(name, severity, source, Links(runbooks.rstrip("/"), grafana.rstrip("/")))
     addresses = alertmanager or []
@@ -163,11 +165,11 @@ def _chosen(name: str, severity: str | None, source: str, links: object) -> Rule
     if not of_name:
         meant = near(name, sorted({rule.name for rule in all_rules}))
         hint = f"did you mean {' or '.join(meant)}?" if meant else "exaserve alerts list names them"
-        raise _usage("test", f"no alert {name} for {source}; {hint}")
+        raise usage("alerts test", f"no alert {name} for {source}; {hint}")
     chosen = [rule for rule in of_name if severity in (None, rule.severity)]
     if not chosen:
         there = ", ".join(sorted({rule.severity for rule in of_name}))
-        raise _usage("test", f"--severity: {name} has only {there}")
+        raise usage("alerts test", f"--severity: {name} has only {there}")
     return chosen[0]
 
 
@@ -190,9 +192,4 @@ def _known_source(command: str, source: str) -> None:
     from dashboards.sources import SOURCES
 
     if source not in SOURCES:
-        raise _usage(command, f"--source: {source!r} is none of {', '.join(SOURCES)}")
-
-
-def _usage(command: str, problem: str) -> typer.Exit:
-    typer.echo(f"{problem}\nsee `exaserve alerts {command} --help`", err=True)
-    return typer.Exit(2)
+        raise usage(f"alerts {command}", f"--source: {source!r} is none of {', '.join(SOURCES)}")

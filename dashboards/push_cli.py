@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dashboards.usage_error import usage
+
 if TYPE_CHECKING:
     from dashboards.push import Change
 
@@ -66,17 +68,17 @@ def push(
     from dashboards.sources import SOURCES
 
     if source not in SOURCES:
-        raise _usage(f"--source: {source!r} is none of {', '.join(SOURCES)}")
+        raise usage("dashboards push", f"--source: {source!r} is none of {', '.join(SOURCES)}")
     if not folder.strip():
-        raise _usage("--folder: give it a title")
+        raise usage("dashboards push", "--folder: give it a title")
     if ca_file is not None and not ca_file.is_file():
-        raise _usage(f"--ca-file: {ca_file} is not a file")
+        raise usage("dashboards push", f"--ca-file: {ca_file} is not a file")
     token = _token(token_file)
     try:
         parts, _ = address(url)
         grafana = Grafana(url, token, timeout, ca_file)
     except PushError as error:
-        raise _usage(str(error)) from None
+        raise usage("dashboards push", str(error)) from None
     if token and parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "localhost", "::1"):
         typer.echo("warning: the token goes over the network unencrypted (http)", err=True)
     boards = _boards(source, runbooks.rstrip("/"))
@@ -126,17 +128,12 @@ def _token(file: Path | None) -> str | None:
         try:
             text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="ascii")
         except OSError as error:
-            raise _usage(f"{where}: {error.strerror}") from None
+            raise usage("dashboards push", f"{where}: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise _usage(f"{where}: holds no token") from None
+            raise usage("dashboards push", f"{where}: holds no token") from None
     token = text.strip()
     if file is not None and not token:
-        raise _usage(f"{where}: is empty")
+        raise usage("dashboards push", f"{where}: is empty")
     if not token.isascii() or len(token.split()) > 1:
-        raise _usage(f"{where}: holds more than a token")
+        raise usage("dashboards push", f"{where}: holds more than a token")
     return token or None
-
-
-def _usage(problem: str) -> typer.Exit:
-    typer.echo(f"{problem}\nsee `exaserve dashboards push --help`", err=True)
-    return typer.Exit(2)

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from dashboards.usage_error import usage
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None, subcommand_metavar="")
 
 #: Columns, at most: longer lines are hard to read.
@@ -51,18 +53,18 @@ def runbook(
         raise typer.Exit(1) from None
     if list_:
         if name is not None or commands:
-            raise _usage("--list goes alone")
+            raise usage("runbook", "--list goes alone")
         width = max(map(len, known), default=0)
         for each, path in known.items():
             typer.echo(f"{each:<{width}}  {runbooks.summary(_read(path))}")
         return
     if name is None:
-        raise _usage("which runbook? give an alert's name, or --list")
+        raise usage("runbook", "which runbook? give an alert's name, or --list")
     chosen = runbooks.named(name, known)
     if chosen is None:
         meant = runbooks.near(name, list(known))
         hint = f"did you mean {' or '.join(meant)}?" if meant else "exaserve runbook --list names them all"
-        raise _usage(f"no runbook {name}; {hint}")
+        raise usage("runbook", f"no runbook {name}; {hint}")
     text = _read(chosen)
     if commands:
         _show_commands(runbooks.commands(text))
@@ -87,8 +89,3 @@ def _show_commands(blocks: list[tuple[str, str]]) -> None:
 
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
-
-
-def _usage(problem: str) -> typer.Exit:
-    typer.echo(f"{problem}\nsee `exaserve runbook --help`", err=True)
-    return typer.Exit(2)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dashboards.usage_error import usage
+
 if TYPE_CHECKING:
     from dashboards.snapshot.prometheus import Prometheus
     from dashboards.snapshot.span import Span
@@ -95,20 +97,21 @@ def snapshot(
         start, end = spans.moment(from_, now, zone), min(now, spans.moment(to, now, zone))
         token = token_file.read_text().strip() if token_file else None
     except (ValueError, OSError) as error:
-        raise _usage(str(error)) from None
+        raise usage("dashboards snapshot", str(error)) from None
     if not spans.SHORTEST <= end - start <= spans.LONGEST:
-        raise _usage(
-            f"--from {from_} --to {to}: a snapshot shows {spans.SHORTEST} s to {spans.LONGEST // 86_400} days"
+        raise usage(
+            "dashboards snapshot",
+            f"--from {from_} --to {to}: a snapshot shows {spans.SHORTEST} s to {spans.LONGEST // 86_400} days",
         )
     try:
         asked = Prometheus(prometheus or _own_prometheus(), token, timeout, limit)
     except ValueError as error:
-        raise _usage(f"--prometheus: {error}") from None
+        raise usage("dashboards snapshot", f"--prometheus: {error}") from None
     try:
         shown: Span = spans.span(start, end, _scrape(asked), zone)
         taken = take(boards, given, asked, shown, lambda line: typer.echo(line, err=True))
     except ValueError as error:
-        raise _usage(str(error)) from None
+        raise usage("dashboards snapshot", str(error)) from None
     except QueryError as error:
         typer.echo(f"{asked.shown}: {error}", err=True)
         raise typer.Exit(1) from None
@@ -134,13 +137,16 @@ def _boards(names: list[str], source: str, runbooks: str, grafana: str) -> dict[
     from dashboards.sources import SOURCES
 
     if source not in SOURCES:
-        raise _usage(f"--source: {source!r} is none of {', '.join(SOURCES)}")
+        raise usage("dashboards snapshot", f"--source: {source!r} is none of {', '.join(SOURCES)}")
     of = SOURCES[source]
     there = build.board_names(of)
     names = there if "all" in names else list(dict.fromkeys(names))
     for name in names:
         if name not in there:
-            raise _usage(f"--board: {name!r} is none of {', '.join(there)}, all (of --source {source})")
+            raise usage(
+                "dashboards snapshot",
+                f"--board: {name!r} is none of {', '.join(there)}, all (of --source {source})",
+            )
     links = Links(runbooks.rstrip("/"), grafana.rstrip("/"))
     return {name: json.loads(build.board_json(name, links, of)) for name in names}
 
@@ -154,9 +160,9 @@ def _variables(given: list[str], boards: Iterable[dict[str, Any]]) -> dict[str, 
     for text in given:
         name, sign, value = text.partition("=")
         if not sign or not value:
-            raise _usage(f"--var {text}: not NAME=VALUE")
+            raise usage("dashboards snapshot", f"--var {text}: not NAME=VALUE")
         if name not in known:
-            raise _usage(f"--var {name}: the variables are {', '.join(sorted(known))}")
+            raise usage("dashboards snapshot", f"--var {name}: the variables are {', '.join(sorted(known))}")
         values.setdefault(name, []).append(value)
     return values
 
@@ -197,8 +203,3 @@ def _write(out: str, text: str) -> None:
     except OSError as error:
         typer.echo(f"can't write {out}: {error.strerror or error}", err=True)
         raise typer.Exit(1) from None
-
-
-def _usage(problem: str) -> typer.Exit:
-    typer.echo(f"{problem}\nsee `exaserve dashboards snapshot --help`", err=True)
-    return typer.Exit(2)
