@@ -58,7 +58,8 @@ def test_a_client_that_goes_away_frees_its_blocks(stream: bool) -> None:
 
 
 def test_running_out_of_blocks_preempts_and_everyone_still_finishes() -> None:
-    few = ("--kv-blocks", "9", "--max-model-len", "128", "--tokens-per-second", "2000")
+    # Slow enough that the three are at it together however late a thread starts: 90 tokens take over 2 s.
+    few = ("--kv-blocks", "9", "--max-model-len", "128", "--tokens-per-second", "40")
     with simulated(*few) as (client, _):
         for thread in in_background(client, 3, max_tokens=90, ignore_eos=True):
             thread.join()
