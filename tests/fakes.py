@@ -41,6 +41,7 @@ class FakeEngine:
         self.frozen = asyncio.Event()
         self.frozen.set()  # set = running
         self.metrics = {"running": 0, "waiting": 0, "usage": 0.0, "tokens": 0}
+        self.kv_blocks: int | None = None  # of 16 tokens; None: its page does not say
         self.gap = 0.02
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -107,8 +108,10 @@ class FakeEngine:
 
     def _page(self) -> bytes:
         m, labels = self.metrics, '{engine="0",model_name="m"}'
+        blocks = f'{{block_size="16",num_gpu_blocks="{self.kv_blocks}"}}'
+        cache = f"vllm:cache_config_info{blocks} 1.0\n" if self.kv_blocks is not None else ""
         return (
-            f"# HELP x\nvllm:num_requests_running{labels} {m['running']}\n"
+            f"# HELP x\n{cache}vllm:num_requests_running{labels} {m['running']}\n"
             f"vllm:num_requests_waiting{labels} {m['waiting']}\nvllm:kv_cache_usage_perc{labels} {m['usage']}\n"
             f"vllm:generation_tokens_total{labels} {m['tokens']}\n"
         ).encode()

@@ -14,6 +14,7 @@ tests/benchmarks/load_sweep.py measures them.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -23,6 +24,8 @@ NAMES = (
     "vllm:gpu_cache_usage_perc", "vllm:prompt_tokens_total", "vllm:generation_tokens_total",
 )  # fmt: skip
 #: Addresses of a page, the cheapest first. With the slash: without it vLLM's first route answers, the whole page.
+#: A replica's constant numbers, asked for once.
+CAPACITY_PAGE = "/metrics/?name[]=vllm:cache_config_info"
 PAGES = ("/metrics/?" + "&".join(f"name[]={quote(n, safe=':')}" for n in NAMES), "/metrics")
 
 
@@ -52,6 +55,26 @@ def read(page: bytes) -> Load:
         max(usage) if usage else None,
         sum(tokens) if tokens else None,
     )
+
+
+def kv_tokens(page: bytes) -> int | None:
+    """Tokens that the KV caches of the page's engines hold; None where it does not say so. Never raises.
+
+    ``kv_cache_size_tokens`` (newer engines) is right for models with layers of several kinds too; else blocks are
+    multiplied by their size.
+    """
+    total = 0
+    for line in re.findall(rb"^vllm:cache_config_info\{(.*)\} \S+$", page, re.MULTILINE):
+        labels = dict(re.findall(rb'(\w+)="([^"]*)"', line))
+        size = labels.get(b"kv_cache_size_tokens", b"")
+        if size.isdigit():
+            total += int(size)
+        else:
+            blocks, block = labels.get(b"num_gpu_blocks", b""), labels.get(b"block_size", b"")
+            if not (blocks.isdigit() and block.isdigit()):
+                return None
+            total += int(blocks) * int(block)
+    return total or None
 
 
 def _values(page: bytes, start: bytes) -> list[float]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
+from serving.fleet import load
 from serving.fleet.ask import Asker
 from serving.fleet.replica import Replica
 
+#: That the page with the size of the KV cache may take; the rest of a probe's time is for what it is about.
+PAGE_SECONDS = 1.0
+
 
 async def learn_model(asker: Asker, replica: Replica) -> list[dict[str, Any]]:
-    """Fills ``replica.models`` from its /v1/models, and ``model`` with the first; returns what they were before.
+    """Fills ``replica.models`` from its /v1/models, ``model`` with the first, and ``kv_tokens``; returns what the
+    models were before.
 
     Raises ValueError if the answer is no such list, OSError as the asker does.
     """
@@ -22,7 +28,18 @@ async def learn_model(asker: Asker, replica: Replica) -> list[dict[str, Any]]:
         raise ValueError(f"/v1/models: {status_words(status, body)}") from None
     before, replica.models = replica.models, [m for m in models if isinstance(m, dict)]
     replica.model = name
+    replica.kv_tokens = await _kv_tokens(asker, replica)
     return before
+
+
+async def _kv_tokens(asker: Asker, replica: Replica) -> int | None:
+    """An engine that does not say how large its KV cache is, or whose page hangs, serves all the same."""
+    try:
+        async with asyncio.timeout(PAGE_SECONDS):
+            status, page = await asker.ask(replica, "GET", load.CAPACITY_PAGE)
+    except (OSError, TimeoutError):
+        return None
+    return load.kv_tokens(page) if status == 200 else None
 
 
 async def infer(asker: Asker, replica: Replica) -> tuple[int, bytes]:

@@ -22,6 +22,7 @@ class Replica:
     index: its row in what processes share; -1 outside of a fleet.
     running, waiting, kv_usage (0-1): as the engine last reported, None when unknown.
     heard: pieces of bytes received from it on any connection; the watchdog compares two samples.
+    kv_tokens: what its KV cache holds, None when unknown.
     tokens: prompt and generation tokens that the engine has counted, None when unknown.
     work, others_work: tokens of estimated work of the open requests, this process's and the other ones'.
     weight: share of traffic against others; base_weight times the ramp of the slow start.
@@ -35,7 +36,7 @@ class Replica:
 
     __slots__ = (
         "attempts", "base_weight", "consecutive_failures", "draining", "ejected_until", "ejected_why", "ejections", "ejections_total",
-        "errors", "first_token_seconds", "first_tokens", "heard", "host", "idle", "index", "kv_usage",
+        "errors", "first_token_seconds", "first_tokens", "heard", "host", "idle", "index", "kv_tokens", "kv_usage",
         "log_seconds", "model", "models", "name", "ok", "others", "others_work", "outcomes", "path", "penalty",
         "port", "probe_results", "probe_seconds", "probed", "probed_why", "reached", "reason", "refused", "running",
         "scheme", "score", "since", "state", "tokens", "trial", "url", "waiting", "weight", "work",
@@ -77,6 +78,7 @@ class Replica:
         self.running: int | None = None
         self.waiting: int | None = None
         self.kv_usage: float | None = None
+        self.kv_tokens: int | None = None
         self.tokens: float | None = None
         self.heard = 0
         self.probe_seconds: float | None = None
@@ -177,10 +179,10 @@ class Replica:
         return self.state != before
 
     def load_news(self) -> list[Any]:
-        return [self.running, self.waiting, self.kv_usage]
+        return [self.running, self.waiting, self.kv_usage, self.kv_tokens]
 
     def take_load(self, news: list[Any]) -> None:
-        self.running, self.waiting, self.kv_usage = news
+        self.running, self.waiting, self.kv_usage, self.kv_tokens = news
 
     def view(self) -> dict[str, Any]:
         """What /fleet shows of it; None where unknown."""

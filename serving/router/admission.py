@@ -28,7 +28,7 @@ def none_free(server: Server, exchange: Exchange, pool: Pool, view: View) -> Non
                 f"{names} failed before it answered and no other replica is in rotation",
             )
             return
-    elif pool.fallback is not None:
+    elif pool.fallback is not None and _may_use(exchange, pool.fallback):
         other = pool.fallback
         there = other.view(exchange.model)
         replica = there.policy.choose(exchange, there.eligible, exchange.tried)
@@ -54,6 +54,12 @@ def none_free(server: Server, exchange: Exchange, pool: Pool, view: View) -> Non
         if exchange.timer is not None:
             exchange.timer.cancel()  # for a hedge of the attempt before
         exchange.timer = server.loop.call_later(until - now, _waited_out, server, exchange)
+
+
+def _may_use(exchange: Exchange, pool: Pool) -> bool:
+    """A fallback is no way into a pool that the tenant may not use."""
+    tenant = exchange.tenant
+    return tenant is None or tenant.pools is None or pool.name in tenant.pools
 
 
 def _waited_out(server: Server, exchange: Exchange) -> None:

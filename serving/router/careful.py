@@ -82,8 +82,13 @@ class CarefulParser:
         if b"content-length" in names and b"transfer-encoding" in names:
             self.refusal = (400, "bad_http", "Content-Length and Transfer-Encoding exclude each other")
             return
-        if names.count(b"host") > 1:  # RFC 9112 3.2
-            self.refusal = (400, "bad_http", "there is more than one Host")
+        hosts = names.count(b"host")
+        if hosts != 1 and (hosts or not self.http10):  # RFC 9112 3.2
+            self.refusal = (400, "bad_http", f"there is {'more than one' if hosts else 'no'} Host")
+            return
+        codings = [value.strip().lower() for name, value in self.headers if name == b"transfer-encoding"]
+        if codings and codings != [b"chunked"]:  # RFC 9112 6.1: what would be forwarded is not what was meant
+            self.refusal = (501, "bad_http", "Transfer-Encoding may only be chunked")
             return
         for name, value in self.headers:
             if name == b"content-length":

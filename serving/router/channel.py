@@ -96,6 +96,7 @@ class Models(_Message):
     replica: int
     model: str
     models: list[dict[str, Any]]
+    kv_tokens: int | None
 
 
 class Panic(_Message):

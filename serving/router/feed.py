@@ -71,7 +71,7 @@ class Feed:
             self._states, self._outs = {}, []
 
     def _models(self, replica: Replica, before: Sequence[dict[str, Any]]) -> None:
-        self.workers.send(messages.Models(replica.index, replica.model, replica.models))
+        self.workers.send(messages.Models(replica.index, replica.model, replica.models, replica.kv_tokens))
 
     def _load(self, replica: Replica) -> None:
         self._loads[replica.index] = replica

@@ -222,7 +222,7 @@ class State:
             self._serves_no_longer(name, replica)
         for name in new:
             self.by_model.setdefault(name, set()).add(replica)
-        if (old != new or len(self.by_model) > 1) and self._sorting is None:
+        if (old != new or len(self.by_model) > 1 or replica.kv_tokens) and self._sorting is None:
             self._sorting = self.loop.call_later(SORT_SECONDS, self._sort_members)
 
     def _serves_no_longer(self, name: str, replica: Replica) -> None:
@@ -237,6 +237,10 @@ class State:
             self._sorting.cancel()
             self._sorting = None
         self.estimator.set_models(self.by_model)
+        for name, serving in self.by_model.items():
+            # Of unlike replicas the smallest counts: it is the one that memory decides about.
+            smallest = min((r.kv_tokens for r in serving if r.kv_tokens), default=None)
+            self.estimator.set_capacity(name, smallest, self.settings.kv_cache_watermark)
         for pool in self.all_pools:
             pool.set_members(self.replicas)
 

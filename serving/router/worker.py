@@ -169,6 +169,7 @@ class Worker:
         elif isinstance(message, messages.Models):
             if (replica := self._at(message.replica)) is not None:
                 before, replica.models, replica.model = replica.models, message.models, message.model
+                replica.kv_tokens = message.kv_tokens
                 server.apply_models(replica, before)
         elif isinstance(message, messages.Members):
             self._members(message)

@@ -11,6 +11,7 @@ import uvloop
 import yaml
 
 from serving import compiled
+from tests.fakes import FakeEngine
 from tests.serving.held_engine import CHAT, Asked, HeldEngine, at_rest, code_of
 from tests.serving.routing import router, run, until
 
@@ -219,6 +220,20 @@ def test_within_a_pool_tenants_are_served_by_their_priority(tmp_path: Path) -> N
     uvloop.run(go())
 
 
+@run
+async def test_the_size_of_kv_caches_weighs_requests_the_smallest_counts() -> None:
+    a, b = FakeEngine(), FakeEngine()
+    a.kv_blocks, b.kv_blocks = 1000, 500
+    async with router(a, b) as r:
+        await until(lambda: {x.kv_tokens for x in r.server.replicas} == {16_000, 8_000})
+        held = 8192 / (8_000 * r.server.settings.kv_cache_watermark)
+        estimator = r.server.estimator
+        await until(lambda: estimator.estimate("m", "", 4000, 100, None)[2] > 1001 * 0.5 + 100 + 1)
+        assert (
+            estimator.estimate("m", "", 4000, 100, None)[2] == int(1001 * (0.5 + held) + 100 * (1 + held)) + 1
+        )
+
+
 # --- fallback ---
 
 
@@ -248,6 +263,35 @@ async def test_a_pool_that_is_full_lets_its_fallback_take_over_and_waits_when_th
         assert [(await a.answer())[0] for a in asked] == [200] * 3
         assert (len(own.requests), len(other.requests)) == (2, 1)
         await at_rest(r)
+
+
+def test_a_fallback_is_no_way_into_a_pool_that_the_tenant_may_not_use(tmp_path: Path) -> None:
+    async def go() -> None:
+        own, other = HeldEngine(), HeldEngine()
+        pools: dict[str, Any] = {
+            "own": {
+                "match": {"headers": {"x-own": "1"}},
+                "replicas": ["r0"],
+                "max_in_flight": 1,
+                "fallback": "other",
+            },
+            "other": {"replicas": ["r1"]},
+        }
+        file = tmp_path / "tenants.yaml"
+        key = hashlib.sha256(b"a").hexdigest()
+        file.write_text(yaml.safe_dump({"tenants": [{"name": "a", "keys": [key], "pools": ["own"]}]}))
+        async with router(own, other, pools=pools, tenants=str(file)) as r:
+            asked = []
+            for n in range(2):
+                asked.append(await Asked.ask(r, extra="x-own: 1\r\nauthorization: Bearer a\r\n"))
+                await until(lambda n=n: own.open + other.open + r.server.waiting == n + 1)
+            assert (own.open, other.open, r.server.waiting) == (1, 0, 1)
+            own.let(2)
+            assert [(await a.answer())[0] for a in asked] == [200] * 2
+            assert len(other.requests) == 0
+            await at_rest(r)
+
+    uvloop.run(go())
 
 
 # --- limits of a pool ---

@@ -37,6 +37,28 @@ def test_what_a_page_does_not_say_is_unknown_not_zero(page: bytes) -> None:
     assert load.read(page) == Load(None, None, None, None)
 
 
+@pytest.mark.parametrize(
+    ("page", "tokens"),
+    [
+        (b'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="728"} 1.0\n', 11_648),
+        (
+            b'vllm:cache_config_info{block_size="16",kv_cache_size_tokens="9000",num_gpu_blocks="728"} 1.0\n',
+            9_000,
+        ),
+        (
+            b'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="10"} 1.0\n'
+            b'vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="20"} 1.0\n',
+            480,
+        ),
+        (b'vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1.0\n', None),
+        (PAGE, None),
+        (b"", None),
+    ],
+)
+def test_the_size_of_the_kv_cache_is_read_where_the_page_says_it(page: bytes, tokens: int | None) -> None:
+    assert load.kv_tokens(page) == tokens
+
+
 def test_a_last_line_without_newline_and_old_names_are_read() -> None:
     assert load.read(b'\nvllm:gpu_cache_usage_perc{m="x"} 0.5').kv_usage == 0.5
 

@@ -153,6 +153,23 @@ async def test_two_hosts_are_refused_and_one_is_never_taken_away() -> None:
 
 
 @run
+async def test_no_host_and_a_coding_that_would_be_lost_on_the_way_are_refused() -> None:
+    post = b"POST /v1/x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
+    for sent, status in (
+        (b"GET /v1/models HTTP/1.1\r\n\r\n", b"400"),
+        (post + b"gzip, chunked\r\n\r\n0\r\n\r\n", b"501"),
+        (post + b"gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"501"),
+        (post + b"Chunked\r\n\r\n0\r\n\r\n", b"200"),
+        (b"GET /v1/x HTTP/1.0\r\n\r\n", b"200"),
+    ):
+        engine = FakeEngine()
+        async with router(engine) as running:
+            answer = await running.raw(sent)
+            assert answer.startswith(b"HTTP/1.1 " + status), (sent, answer)
+            assert len(engine.requests) == (1 if status == b"200" else 0), sent
+
+
+@run
 async def test_an_expired_connection_is_not_kept_by_who_looks_for_them() -> None:
     async with router(FakeEngine(), request_timeout=0.1) as running:
         reader, _ = await asyncio.open_connection("127.0.0.1", running.port)
