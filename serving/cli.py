@@ -34,12 +34,37 @@ def up(
     monitoring: Annotated[
         bool, typer.Option("--monitoring/--no-monitoring", help="Prometheus and Alertmanager.")
     ] = True,
+    parts: Annotated[
+        str,
+        typer.Option(
+            metavar="PARTS", help="What runs on this machine, of replicas,router,exporter,monitoring."
+        ),
+    ] = "replicas,router,exporter,monitoring",
     detach: Annotated[bool, typer.Option("--detach", help="Return when it is up; it stays.")] = False,
     supervise: Annotated[bool, typer.Option("--supervise", hidden=True)] = False,
 ) -> None:
-    """Start replicas, router, exporter, Prometheus and Alertmanager; Ctrl-C ends them all."""
+    """Start replicas, router, exporter, Prometheus and Alertmanager; Ctrl-C ends them all.
+
+    Several machines: give each its parts. Replicas and exporter where the GPUs are, with the address of the router's
+    admin API and the number of the first replica there, since names are unique in a fleet:
+
+    \b
+      exaserve up --parts replicas,exporter \\
+        --set fleet.host=10.0.0.1 --set exporter.host=10.0.0.1 \\
+        --set fleet.first_replica=8 --set fleet.router=http://10.0.0.9:8001
+
+    Router, Prometheus and Alertmanager on another, with a file of lines like replica-8=http://10.0.0.1:8100, which is
+    read again when it changes:
+
+    \b
+      exaserve up --parts router,monitoring \\
+        --set fleet.replicas_file=replicas.txt --set router.host=0.0.0.0 \\
+        --set router.admin_host=10.0.0.9 \\
+        --set 'monitoring.exporters=["10.0.0.1:9420"]'
+    """
     from serving import stack
     from serving.config import load
+    from serving.parts import choose
 
     options: dict[str, tuple[object, str]] = {}
     for text in set_ or []:
@@ -49,13 +74,17 @@ def up(
     given["router.port"] = (port, "--port")
     given["monitoring.enabled"] = (None if monitoring else False, "--no-monitoring")
     options |= {key: (value, option) for key, (value, option) in given.items() if value is not None}
+    try:
+        which = choose(parts)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--parts") from None
     loaded = load(config, options)
     if detach:
         arguments = [a for a in sys.argv[sys.argv.index("up") + 1 :] if a != "--detach"]
         raise typer.Exit(stack.detach(arguments))
     source = config or Path("exaserve.yaml")
     name = str(source.absolute()) if source.is_file() else "defaults"
-    raise typer.Exit(stack.up(loaded, name, supervise, lambda: load(config, options)))
+    raise typer.Exit(stack.up(loaded, name, supervise, lambda: load(config, options), which))
 
 
 def down() -> None:
@@ -188,7 +217,7 @@ def config_schema() -> None:
 
 
 #: Loaded where they may be asked for: name -> module that has the function of that name.
-_COMMANDS = {"router": "serving.router.cli", "drain": "serving.drain_cli"}
+_COMMANDS = {"router": "serving.router.cli", "drain": "serving.drain_cli", "plan": "serving.plan.cli"}
 #: The same for commands with commands of their own: name -> module that has ``app``.
 _GROUPS = {
     "audit": "serving.audit.cli",
@@ -230,7 +259,12 @@ def build_app() -> typer.Typer:
     for point in sorted(entry_points(group="exaserve.commands"), key=lambda p: p.name):
         if asked in (None, point.name):
             try:
-                app.add_typer(point.load(), name=point.name)
+                found = point.load()
+                # A command with arguments of its own is a function: a group takes them for commands' names.
+                if isinstance(found, typer.Typer):
+                    app.add_typer(found, name=point.name)
+                else:
+                    app.command(point.name)(found)
             except Exception as error:
                 _broken(app, point.name, error)
     return app

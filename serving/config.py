@@ -16,7 +16,7 @@ from dashboards import slo
 from exporters import config as exporter_config
 from exporters.config import Exporter
 from serving import yamlfile
-from serving.config_base import FilePath, Host, Port, Seconds, Section
+from serving.config_base import FilePath, Host, HostPort, Port, Seconds, Section
 from serving.config_errors import ConfigError, Places, word
 from serving.config_router import DEFAULT_POOL, Match, Name, Pool, Router, Tenants
 from serving.yamlfile import KeyPath
@@ -41,6 +41,11 @@ class Model(Section):
         "on GPU what the model was saved in",
     )
     max_model_len: int = Field(1024, ge=16, description="tokens of prompt and answer together")
+    cache: FilePath | None = Field(
+        None,
+        description="folder on a local disk that the model is copied to before a replica starts; for a model.path "
+        "on shared storage",
+    )
 
 
 class Engine(Section):
@@ -70,7 +75,18 @@ class Fleet(Section):
     replicas_per_node: int = Field(2, ge=1, le=256)
     launcher: Literal["local"] = "local"
     host: Host = "127.0.0.1"
-    first_port: Port = Field(8100, description="port of replica-0; the others follow it")
+    first_port: Port = Field(8100, description="port of the first replica here; the others follow it")
+    first_replica: int = Field(
+        0, ge=0, le=999_999, description="number of the first replica here; a fleet's names are all different"
+    )
+    replicas_file: FilePath | None = Field(
+        None, description="file that lists the fleet's replicas, for a router whose replicas run elsewhere"
+    )
+    router: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s/]{1,255}/?$",
+        description="admin API of the router, where that runs on another machine",
+    )
     start_timeout: Seconds = Field(
         900.0, description="a replica that is not ready this long after its start is killed and restarted"
     )
@@ -93,6 +109,9 @@ class Monitoring(Section):
     prometheus_port: Port = 9090
     alertmanager_port: Port = 9093
     scrape_interval: Seconds = 5.0
+    exporters: list[HostPort] = Field(
+        default_factory=list, max_length=4096, description="host:port of the exporters of other machines"
+    )
     alertmanager_config: FilePath | None = Field(
         None, description="alertmanager.yml that says who is told of alerts; none = they are shown only"
     )
@@ -120,6 +139,9 @@ class Config(Section):
     def _none_means_the_defaults(cls, slos: slo.Slos) -> slo.Slos:
         return slos or slo.DEFAULT
 
+
+#: What of the stack can run on a machine of its own (``exaserve up --parts``).
+PARTS = ("replicas", "router", "exporter", "monitoring")
 
 #: Engine arguments that ExaServe sets itself from other keys; giving them twice would hide one of the two.
 _OWN_ARGS = {
@@ -172,6 +194,8 @@ def load(path: Path | None = None, options: Mapping[str, tuple[object, str]] | N
 #: Keys whose value is a path, and the words that are none.
 _PATHS = {
     "model.path": "default",
+    "model.cache": None,
+    "fleet.replicas_file": None,
     "router.unix_socket": None,
     "router.admin_token_file": None,
     "router.replica_token_file": None,

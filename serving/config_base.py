@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Seconds = Annotated[float, Field(gt=0, le=3600, description="seconds")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Host = Annotated[str, Field(pattern=r"^[0-9A-Za-z.:_-]{1,255}$", description="address to listen on")]
+HostPort = Annotated[str, Field(pattern=r"^[0-9A-Za-z._-]{1,253}:[0-9]{1,5}$", description="host:port")]
 
 
 class Section(BaseModel):

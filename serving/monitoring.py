@@ -9,17 +9,26 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import yaml
 
-from serving.config import Config
-from serving.home import write_whole
+from serving.config import PARTS, Config
+from serving.home import home, write_whole
 from serving.ports import reach
 
 #: Two days at 5 s keep well below this; the size bound holds if somebody scrapes faster.
 _RETENTION = ("--storage.tsdb.retention.time=2d", "--storage.tsdb.retention.size=512MB")
 _LISTEN = "127.0.0.1"
+
+
+def admin_url(config: Config, own: Collection[str] = PARTS) -> str | None:
+    """The router's admin API: its own where the router is one of the parts here, else ``fleet.router``."""
+    if "router" in own:
+        return f"http://{reach(config.router.admin_host)}:{config.router.admin_port}"
+    return config.fleet.router.rstrip("/") if config.fleet.router else None
 
 
 def prometheus_binary() -> str | None:
@@ -73,21 +82,29 @@ def own_rules(config: Config, run: Path) -> Path | None:
     return out / "rules"
 
 
-def prometheus_config(config: Config, rules: Path | None = None) -> str:
-    """prometheus.yml of the stack. rules: folder of rule files."""
-    router = f"{reach(config.router.admin_host)}:{config.router.admin_port}"
+def prometheus_config(config: Config, rules: Path | None = None, own: Collection[str] = PARTS) -> str:
+    """prometheus.yml of the stack. rules: folder of rule files. own: the parts that run here."""
+    router = urlsplit(admin_url(config, own) or "").netloc
     ports = config.monitoring
+    exporters = [f"{reach(config.exporter.host)}:{config.exporter.port}"] if "exporter" in own else []
     interval = _duration(ports.scrape_interval)
 
-    def job(name: str, address: str) -> dict[str, object]:
-        return {"job_name": name, "static_configs": [{"targets": [address]}]}
+    def job(name: str, *addresses: str) -> dict[str, object]:
+        return {"job_name": name, "static_configs": [{"targets": list(addresses)}]}
 
-    exporter = job("exaserve-exporter", f"{reach(config.exporter.host)}:{config.exporter.port}")
+    exporter = job("exaserve-exporter", *exporters, *ports.exporters)
     if config.exporter.token_file:
         exporter["authorization"] = {"credentials_file": config.exporter.token_file}
     replicas = {
         "job_name": "exaserve-replica",
         "http_sd_configs": [{"url": f"http://{router}/sd", "refresh_interval": "5s"}],
+    }
+    # A load test of this machine (--metrics-port) writes its address there while it runs.
+    loadtests = {
+        "job_name": "exaserve-loadtest",
+        "file_sd_configs": [
+            {"files": [str(home() / "loadtest" / "targets" / "*.json")], "refresh_interval": "5s"}
+        ],
     }
     return yaml.safe_dump(
         {
@@ -104,6 +121,7 @@ def prometheus_config(config: Config, rules: Path | None = None) -> str:
                 job("exaserve-router", router),
                 replicas,
                 exporter,
+                loadtests,
                 job("prometheus", f"{_LISTEN}:{ports.prometheus_port}"),
                 job("alertmanager", f"{_LISTEN}:{ports.alertmanager_port}"),
             ],
@@ -133,10 +151,10 @@ def alertmanager_config() -> str:
     )
 
 
-def prometheus_argv(config: Config, binary: str, run: Path) -> list[str]:
+def prometheus_argv(config: Config, binary: str, run: Path, own: Collection[str] = PARTS) -> list[str]:
     """How to start Prometheus; writes its configuration and rules into ``run``. Raises OSError."""
     file = run / "prometheus.yml"
-    write_whole(file, prometheus_config(config, own_rules(config, run)))
+    write_whole(file, prometheus_config(config, own_rules(config, run), own))
     return [
         binary,
         f"--config.file={file}",

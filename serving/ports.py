@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Collection
 
 import psutil
 
@@ -26,11 +27,17 @@ def host_of(config: Config, key: str) -> str:
     )
 
 
-def problems(config: Config) -> list[str]:
-    """One line for every port that can't be listened on: who holds it and how to change it; empty if all are free."""
+def problems(config: Config, which: Collection[str]) -> list[str]:
+    """One line for every port that can't be listened on: who holds it and how to change it; empty if all are free.
+
+    which: the parts that run here, as in ``serving/parts.py``.
+    """
     found = []
     for name, port in ports(config).items():
         key = name.partition(" ")[0]
+        section = key.partition(".")[0]
+        if ("replicas" if section == "fleet" else section) not in which:
+            continue
         host = host_of(config, key)
         error = _listen_error(host, port)
         if error is None:

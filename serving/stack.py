@@ -11,12 +11,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import FrameType
 
 from serving import monitoring, ports, record
-from serving.config import Config
+from serving.config import PARTS, Config
 from serving.config_errors import ConfigError
 from serving.launch.local import dies_with_us, identity
 from serving.parts import Part, parts, write_effective
@@ -50,11 +50,18 @@ class Stop:
             raise KeyboardInterrupt
 
 
-def up(config: Config, source: str, detached: bool = False, load: Callable[[], Config] | None = None) -> int:
+def up(
+    config: Config,
+    source: str,
+    detached: bool = False,
+    load: Callable[[], Config] | None = None,
+    which: Collection[str] = PARTS,
+) -> int:
     """Run the stack until Ctrl-C or SIGTERM. Exit status: 0 ended or already up, 130 stopped before it was up.
 
     detached: this process was started by ``detach``; it lets go of its output once the stack is up.
     load: reads the configuration again, for when ``source`` (a file) changes.
+    which: the parts that run on this machine, as in ``serving/parts.py``.
     Raises ConfigError, StackError.
     """
     lock = record.lock()
@@ -75,7 +82,7 @@ def up(config: Config, source: str, detached: bool = False, load: Callable[[], C
             raise StackError("/proc is not readable; exaserve up needs it")
         rec = record.Record(me, time.time(), config=source)
         rec.write()
-        supervisor = _prepare(config, rec, screen.say)
+        supervisor = _prepare(config, rec, screen.say, which)
         stop.raising = False
         reread = Reread(
             config,
@@ -84,7 +91,7 @@ def up(config: Config, source: str, detached: bool = False, load: Callable[[], C
             lambda new: write_effective(new, record.run_folder()),
             screen.say,
         )
-        return _run(config, supervisor, stop, screen, detached, reread)
+        return _run(config, supervisor, stop, screen, detached, reread, which)
     except KeyboardInterrupt:
         screen.say("stopped before anything was started")
         return 130
@@ -94,28 +101,32 @@ def up(config: Config, source: str, detached: bool = False, load: Callable[[], C
         record.remove()
 
 
-def _prepare(config: Config, rec: record.Record, say: Say) -> Supervisor:
+def _prepare(config: Config, rec: record.Record, say: Say, which: Collection[str]) -> Supervisor:
     """Everything that can go wrong before anything starts."""
-    taken = ports.problems(config)
+    taken = ports.problems(config, which)
     if taken:
         raise StackError("\n".join([*taken, "nothing was started"]))
     run = record.run_folder()
-    _parts(
-        config, run
-    )  # what this machine can't run is refused before the engine is built, which takes minutes
-    if config.engine.kind == "vllm":
+    # What this machine can't run is refused before the engine is built, which takes minutes.
+    _parts(config, run, which)
+    if config.engine.kind == "vllm" and "replicas" in which:
         _engine(config, say)
-    all_parts = _parts(config, run)
-    admin = f"http://{ports.reach(config.router.admin_host)}:{config.router.admin_port}"
+    all_parts = _parts(config, run, which)
+    admin = monitoring.admin_url(config, which)
     services = {p.name: p.address for p in all_parts if p.kind == "service"}
-    rec.addresses = {"router": services.pop("router"), "admin": admin, **services}
+    router = {"router": services.pop("router"), "admin": str(admin)} if "router" in which else {}
+    rec.addresses = router | services
     rec.phase = "starting"
-    return Supervisor(all_parts, rec, config.fleet, f"{admin}/fleet", say)
+    fleet_url = f"{admin}/fleet" if admin else None
+    return Supervisor(all_parts, rec, config.fleet, fleet_url, say, remote_router="router" not in which)
 
 
-def _parts(config: Config, run: Path) -> list[Part]:
+def _parts(config: Config, run: Path, which: Collection[str]) -> list[Part]:
     try:
-        return parts(config, run)
+        found = parts(config, run, which)
+        if not found:  # monitoring alone where neither of its programs is installed
+            raise ValueError(f"nothing to start: {monitoring.missing()}")
+        return found
     except ValueError as error:
         raise ConfigError([str(error)]) from None
 
@@ -134,15 +145,20 @@ def _engine(config: Config, say: Say) -> None:
 
 
 def _run(
-    config: Config, supervisor: Supervisor, stop: Stop, screen: Screen, detached: bool, reread: Reread
+    config: Config,
+    supervisor: Supervisor,
+    stop: Stop,
+    screen: Screen,
+    detached: bool,
+    reread: Reread,
+    which: Collection[str],
 ) -> int:
-    n, begin, say = config.fleet.replicas_per_node, time.monotonic(), screen.say
-    say(
-        f"starting {n} {config.engine.kind} replica{'s' if n > 1 else ''} of {config.model.name}, router, exporter"
-        + (", Prometheus, Alertmanager" if config.monitoring.enabled else "")
-    )
-    lacking = monitoring.missing() if config.monitoring.enabled else None
-    if lacking:
+    begin, say, names = time.monotonic(), screen.say, [r.part.name for r in supervisor.running]
+    n = sum(r.part.kind == "replica" for r in supervisor.running)
+    replicas = [f"{n} {config.engine.kind} replica{'s' if n > 1 else ''} of {config.model.name}"] if n else []
+    say(f"starting {', '.join([*replicas, *names[n:]])}")
+    lacking = monitoring.missing()
+    if lacking and config.monitoring.enabled and "monitoring" in which:
         say(f"  {lacking}")
     failed: StartError | None = None
     try:
@@ -192,6 +208,8 @@ def _welcome(config: Config, supervisor: Supervisor, stop: Stop, say: Say, detac
             say(f"  {r.part.name:<14}{r.part.address}")
     for name, url in addresses.items():
         say(f"  {name:<14}{url:<26}{says.get(name, '')}".rstrip())
+    if "router" not in addresses or not any(r.part.kind == "replica" for r in supervisor.running):
+        return  # nobody here to ask, or nobody who answers
     say("")
     say(f"  Q: {QUESTION}")
     # A process of its own, so that the parts are watched while it waits.

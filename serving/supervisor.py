@@ -57,11 +57,21 @@ class Running:
 class Supervisor:
     """The parts and what is done about them.
 
-    fleet_url: the router's ``/fleet``. say: takes one line for the user.
+    fleet_url: the router's ``/fleet``; None where it is not known. say: takes one line for the user.
+    remote_router: the router runs on another machine, so replicas that it can't tell of are asked themselves.
     """
 
-    def __init__(self, parts: list[Part], record: Record, fleet: Fleet, fleet_url: str, say: Say) -> None:
+    def __init__(
+        self,
+        parts: list[Part],
+        record: Record,
+        fleet: Fleet,
+        fleet_url: str | None,
+        say: Say,
+        remote_router: bool = False,
+    ) -> None:
         self.record, self.fleet, self.fleet_url, self.say = record, fleet, fleet_url, say
+        self._remote_router = remote_router
         self.running = [
             Running(
                 part,
@@ -191,9 +201,12 @@ class Supervisor:
         replicas = [r for r in self.running if r.part.kind == "replica" and r.process]
         if not replicas:
             return
-        view = _by_name(fetch.get_json(self.fleet_url, timeout=1.0))
+        view = _by_name(fetch.get_json(self.fleet_url, timeout=1.0)) if self.fleet_url else {}
         for r in replicas:
             seen = view.get(r.part.name, {})
+            if self._remote_router and seen.get("state") in (None, "down"):
+                # Down may be the way to it: a replica that answers here is not killed for a cut link.
+                seen = _own_word(r.part)
             state = seen.get("state")
             if not r.ready:
                 self._not_yet(r, state in ("ready", "degraded"))
@@ -265,6 +278,16 @@ class Supervisor:
 def listens(part: Part) -> bool:
     """Whether the part takes connections on its port."""
     return fetch.listens(urlsplit(part.address).hostname or "127.0.0.1", part.port)
+
+
+def _own_word(part: Part) -> dict[str, Any]:
+    """A replica's state by its own ``/health``, in the words of ``/fleet``. A stuck engine may still answer it."""
+    answer = fetch.get(f"{part.address}/health", timeout=0.5)
+    if answer is None:
+        return {"state": "frozen", "reason": "/health is silent, and the router tells nothing of it"}
+    if answer[0] != 200:
+        return {"state": "down", "reason": f"/health says {answer[0]}"}
+    return {"state": "ready"}
 
 
 def said(status: int) -> str:

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs Debian's prometheus and prometheus-alertmanager where they are missing and root or
-# password-less sudo allows it; with the argument `tests` also prometheus-node-exporter, which only the tests
-# compare ours with. Never fails where it can't: it says what is missing and how to get it.
+# password-less sudo allows it; with the argument `lab` also what `exaserve lab` and faults use (ip, nft,
+# fusermount3, stress-ng); with `tests` that and prometheus-node-exporter, which only the tests compare ours
+# with. Never fails where it can't: it says what is missing and how to get it.
 # Debian's own services are neither started nor left enabled: ExaServe runs these programs itself.
 set -euo pipefail
 
@@ -9,9 +10,18 @@ missing=()
 command -v prometheus >/dev/null && command -v promtool >/dev/null || missing+=(prometheus)
 { command -v prometheus-alertmanager || command -v alertmanager; } >/dev/null && command -v amtool >/dev/null \
   || missing+=(prometheus-alertmanager)
-programs="prometheus, promtool, alertmanager and amtool"
+programs="prometheus, promtool, alertmanager, amtool"
+if [ "${1:-}" = lab ] || [ "${1:-}" = tests ]; then
+  programs+=", ip, nft, fusermount3, stress-ng"
+  # nft and its like are in sbin, which the PATH of a user who is not root may lack.
+  PATH=$PATH:/usr/sbin:/sbin
+  command -v ip >/dev/null || missing+=(iproute2)
+  command -v nft >/dev/null || missing+=(nftables)
+  command -v fusermount3 >/dev/null || missing+=(fuse3)
+  command -v stress-ng >/dev/null || missing+=(stress-ng)
+fi
 if [ "${1:-}" = tests ]; then
-  programs="prometheus, promtool, alertmanager, amtool and node_exporter"
+  programs+=", node_exporter"
   command -v prometheus-node-exporter >/dev/null || command -v node_exporter >/dev/null \
     || missing+=(prometheus-node-exporter)
 fi

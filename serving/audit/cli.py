@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from serving.audit.export_trace import Export
 from serving.audit.query import By, QueryError, Summary, moment, wanted
 from serving.audit.reader import Seen, current_files, parse, raw_lines
 from serving.audit.record import Line
@@ -41,6 +42,7 @@ Examples:
   exaserve audit --since 2026-11-01 --until 2026-12-01 --prices prices.yaml --json
   exaserve audit tail -f                          requests as they end
   exaserve audit show REQUEST_ID                  everything about one (x-request-id of its answer)
+  exaserve audit export-trace --since 1h -o hour.jsonl   for a load test: times and tokens, no prompts, no names
 """
 
 
@@ -92,9 +94,8 @@ def audit(
     )  # fmt: skip
     table = _prices(prices, config, asked=folder is None and file is None)
     summary = Summary(by or [By.TENANT])
-    for raw in raw_lines(_paths(folder, file, config), seen, start or 0.0):
-        line = parse(raw, seen)
-        if line is not None and passes(line):
+    for line in _lines(_paths(folder, file, config), seen, start):
+        if passes(line):
             summary.add(line)
     rows, total = summary.rows(table), summary.total.row(table)
     if json_:
@@ -150,11 +151,8 @@ def show(
     json_: _Json = False,
 ) -> None:
     """Show everything about one request. Exit status 1 if there is no record of it."""
-    seen, found = Seen(), []
-    for raw in raw_lines(_paths(folder, file, config), seen):
-        line = parse(raw, seen)
-        if line is not None and line.request_id == request_id:
-            found.append(line)
+    seen = Seen()
+    found = [x for x in _lines(_paths(folder, file, config), seen) if x.request_id == request_id]
     for line in sorted(found, key=lambda x: x.ts):
         if json_:
             typer.echo(_json(line))
@@ -166,6 +164,47 @@ def show(
     if not found:
         typer.echo(f"no record of {_cell(request_id)}", err=True)
         raise typer.Exit(1)
+
+
+@app.command("export-trace")
+def export_trace(
+    since: Annotated[str, typer.Option(help="As of exaserve audit; of when requests ended.")] = "24h",
+    until: Annotated[str | None, typer.Option(help="As --since; default: now.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: standard output.")
+    ] = None,
+    tenant: _Tenant = None,
+    model: Annotated[str | None, typer.Option(help="Only this model.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Only this pool.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=20_000_000, help="At most the first so many.")] = 2_000_000,
+    folder: _Folder = None,
+    file: _Files = None,
+    config: _Config = None,
+) -> None:
+    """Write a trace that a load test replays: when requests came, their tokens, their intent.
+
+    No prompts are in it, and no names of tenants, models or replicas. Play it with
+    `exaserve loadtest replay FILE -H URL`, or `locust … --trace FILE --trace-speed 2x`. Exit status 1 if nothing passes.
+    """
+    now, seen = time.time(), Seen()
+    start, end = _moment(since, now, "--since"), _moment(until or "all", now, "--until")
+    passes = _wanted(since=start, until=end, tenant=tenant, model=model, pool=pool)
+    found = Export(limit)
+    for line in _lines(_paths(folder, file, config), seen, start):
+        if passes(line):
+            found.add(line)
+    _say(seen)
+    left = found.left_out_words()
+    if not found.requests:
+        said = f"no request to export since {since}" + (f" ({left})" if left else "") + "; --since all?"
+        typer.echo(said, err=True)
+        raise typer.Exit(1)
+    try:
+        found.write(output)
+    except OSError as error:
+        typer.echo(f"--output {output}: {error.strerror}", err=True)
+        raise typer.Exit(2) from None
+    typer.echo(f"{found.requests} requests" + (f"; left out: {left}" if left else ""), err=True)
 
 
 # --- what was asked ---
@@ -203,6 +242,13 @@ def _paths(folder: Path | None, files: list[Path] | None, config: Path | None) -
         )
         raise typer.Exit(1)
     return found
+
+
+def _lines(paths: list[Path], seen: Seen, since: float | None = None) -> Iterator[Line]:
+    for raw in raw_lines(paths, seen, since or 0.0):
+        line = parse(raw, seen)
+        if line is not None:
+            yield line
 
 
 def _prices(path: Path | None, config: Path | None, asked: bool) -> Mapping[str, Price] | None:

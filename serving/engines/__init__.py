@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,4 +38,10 @@ def command(config: Config, index: int, port: int) -> Launch:
     KeyError for an unknown kind.
     """
     launch: Launch = import_module(KINDS[config.engine.kind]).command(config, index, port)
-    return launch
+    if config.model.cache is None or (config.model.path == "default" and config.engine.kind == "simulated"):
+        return launch  # a simulated replica has no model, unless it is given one to copy
+    from .model import model_folder
+    from .weights import through_cache
+
+    source = model_folder() if config.model.path == "default" else Path(config.model.path)
+    return through_cache(launch, source, Path(config.model.cache))

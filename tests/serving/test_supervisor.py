@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
@@ -59,13 +60,17 @@ def router() -> Iterator[FakeRouter]:
 class Stage:
     """A supervisor of the given parts and what it said."""
 
-    def __init__(self, parts: list[Part], router: FakeRouter, **fleet: float) -> None:
+    def __init__(
+        self, parts: list[Part], router: FakeRouter, remote_router: bool = False, **fleet: float
+    ) -> None:
         me = identity(1)
         assert me is not None
         self.said: list[str] = []
         settings = Fleet(**{"restart_backoff": 0.05, **fleet})  # type: ignore[arg-type]
         record = Record(me, time.time())
-        self.supervisor = Supervisor(parts, record, settings, f"{router.url}/fleet", self.said.append)
+        self.supervisor = Supervisor(
+            parts, record, settings, f"{router.url}/fleet", self.said.append, remote_router
+        )
 
     def until(self, done: Callable[[], object], seconds: float = 30) -> None:
         end = time.monotonic() + seconds
@@ -89,8 +94,8 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     monkeypatch.setenv("EXASERVE_RUN", str(tmp_path))
     made: list[Stage] = []
 
-    def make(parts: list[Part], router: FakeRouter, **fleet: float) -> Stage:
-        made.append(Stage(parts, router, **fleet))
+    def make(parts: list[Part], router: FakeRouter, remote_router: bool = False, **fleet: float) -> Stage:
+        made.append(Stage(parts, router, remote_router, **fleet))
         return made[-1]
 
     yield make
@@ -106,6 +111,39 @@ def shell(name: str, script: str, url: str, required: bool = True, **more: float
 def replica(port: int) -> Part:
     launch = Launch([sys.executable, "-c", LISTENER, str(port)])
     return Part("replica-0", "replica", lambda: launch, f"http://127.0.0.1:{port}", port=port)
+
+
+def healthy_replica(port: int) -> Part:
+    """Says 200 to /health while a file of that name is in the run folder, else 404."""
+    launch = Launch([sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"])
+    return Part("replica-0", "replica", lambda: launch, f"http://127.0.0.1:{port}", port=port)
+
+
+def test_replicas_that_a_router_elsewhere_cannot_tell_of_are_asked_themselves(
+    stage: Callable[..., Stage], router: FakeRouter, free_port: int, tmp_path: Path
+) -> None:
+    s = stage([healthy_replica(free_port)], router, remote_router=True, restart_frozen_after=0.3)
+    s.until(lambda: s.state("replica-0") == "probing")
+    (tmp_path / "health").write_text("well")
+    s.until(lambda: s.state("replica-0") == "ready")  # the router does not list it
+    pid = s.pid("replica-0")
+    router.states["replica-0"] = "down"  # it can't reach it: a cut link, since the replica answers here
+    end = time.monotonic() + 2
+    s.until(lambda: time.monotonic() > end)
+    assert (s.state("replica-0"), s.pid("replica-0")) == ("ready", pid)
+    router.states["replica-0"] = "degraded"
+    s.until(lambda: s.state("replica-0") == "degraded")  # what the router can tell is its word
+
+
+def test_a_replica_that_is_silent_itself_is_killed_without_a_router_too(
+    stage: Callable[..., Stage], router: FakeRouter, free_port: int, tmp_path: Path
+) -> None:
+    (tmp_path / "health").write_text("well")
+    s = stage([healthy_replica(free_port)], router, remote_router=True, restart_frozen_after=0.5)
+    s.until(lambda: s.state("replica-0") == "ready")
+    os.kill(s.pid("replica-0"), signal.SIGSTOP)
+    s.until(lambda: s.restarts("replica-0") == 1)
+    s.until(lambda: s.state("replica-0") == "ready")
 
 
 def test_a_part_that_dies_is_restarted_with_doubling_pauses(

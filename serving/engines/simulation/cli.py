@@ -32,7 +32,8 @@ vLLM's metric names, in the time that a profile says.
 \b
 Faults: none, slow {factor}, error {status, probability}, too_many_requests {retry_after, probability},
 fast_503 {probability}, stuck (takes requests, answers none), freeze (answers nothing at all), refuse (port
-closed), reset_idle {after}, die_mid_stream and reset {after_tokens, probability}; each with {seconds}.
+closed), reset_idle {after}, leak {mib_per_second, limit_mib}, die_mid_stream and reset {after_tokens,
+probability}; each with {seconds}.
 At /replicas/NAME/fault NAME may be a pattern: sim-1*.
 
 \b

@@ -35,6 +35,8 @@ KINDS: dict[str, dict[str, tuple[float, float, float]]] = {
     "refuse": {},
     # A connection without a request is reset `after` seconds after its last answer; those that idle now, at once.
     "reset_idle": {"after": (0.0, 0.0, 4.0)},
+    # The process's memory grows by `mib_per_second` up to `limit_mib` (MiB); given back when the fault ends.
+    "leak": {"mib_per_second": (10.0, 0.1, 200.0), "limit_mib": (256.0, 1.0, 16_384.0)},
     # The connection ends (FIN) after `after_tokens` tokens of a stream, without an end of the answer.
     "die_mid_stream": {"after_tokens": (3.0, 1.0, 1_000_000.0), "probability": _SHARE},
     # The same with RST; an answer that is no stream is cut in its middle.

@@ -16,6 +16,7 @@ from .clock import Clock
 from .connections import KEEP_ALIVE_SECONDS, Connections, Owner
 from .faults import Faults
 from .http import Connection, HttpRequest
+from .leak import Leak
 from .metrics import Metrics
 from .page import Page, some_families
 from .profile import Profile, Times
@@ -59,6 +60,7 @@ class Server(Owner):
         self.metrics = Metrics(shared.profile.max_model_len)
         self.engine = Engine(shared.profile, shared.times, self.metrics, shared.clock, shared.random)
         self.faults = Faults(shared.random, self._fault_changed)
+        self._leak = Leak()
         self.work: set[Work] = set()
         self.on_refuse: Callable[[bool], None] | None = None
         self._held: list[tuple[Connection, HttpRequest]] = []
@@ -161,6 +163,7 @@ class Server(Owner):
     def _fault_changed(self) -> None:
         faults, engine = self.faults, self.engine
         engine.slowdown = faults.values.get("factor", 1.0)
+        self._leak.set(faults.values if faults.kind == "leak" else None)
         engine.stuck = faults.kind in ("stuck", "freeze", "refuse")
         self.frozen = faults.kind == "freeze"
         self.keep_alive = faults.values["after"] if faults.kind == "reset_idle" else KEEP_ALIVE_SECONDS

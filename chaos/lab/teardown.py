@@ -1,0 +1,177 @@
+"""Removing a lab whatever is left of it. Everything is found by name, so a state file is not needed.
+
+A lab's processes have its folder in their environment, its interfaces begin with ``exal-NAME``, its mounts lie
+below its folder; tables of nftables that faults made for it in the machine's own network are called
+``exal_NAME_…`` and control groups ``exal-NAME-…``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from chaos import identity
+from chaos.lab import mounts, network
+from chaos.lab.state import MARK, LabError, folder
+
+_SECONDS = 20.0
+
+
+def remove(name: str) -> list[str]:
+    """Remove everything of the lab; what there was, in words (empty: nothing).
+
+    Raises LabError, after everything else is removed, if something can't be.
+    """
+    if os.environ.get(MARK):
+        raise LabError("this is a shell inside of a lab; run it on the machine itself")
+    place, found, failed = str(folder(name)), [], []
+    owner = network.owner(name)
+    foreign = owner not in (None, "", place)
+    steps: list[tuple[str, str, Callable[[], int]]] = [
+        ("process", "processes", lambda: _end_all(place, _groups(name))),
+        ("control group", "control groups", lambda: sum(map(_remove_group, _groups(name)))),
+        ("mount", "mounts", lambda: _unmount_all(place)),
+    ]
+    if not foreign:
+        steps += [
+            ("interface", "interfaces", lambda: _remove_interfaces(name)),
+            ("nftables table", "nftables tables", lambda: _remove_tables(name)),
+        ]
+    for one, many, step in steps:
+        try:
+            count = step()
+        except (LabError, OSError) as error:
+            failed.append(f"{many}: {error}")
+            continue
+        if count:
+            found.append(f"{count} {one if count == 1 else many}")
+    left = mounts.below(place)
+    if left:
+        failed.append(f"still mounted, so its folder stays: {', '.join(m.path for m in left)}")
+    elif os.path.lexists(place):
+        shutil.rmtree(place, ignore_errors=True)
+        if os.path.lexists(place):
+            failed.append(f"{place} can't be removed")
+        found.append("its folder")
+    if failed:
+        raise LabError(f"lab {name!r} is not gone altogether: {'; '.join(failed)}")
+    return found
+
+
+def processes(place: str) -> list[int]:
+    """Processes of the lab: those with its folder in their environment. Not this one nor its ancestors."""
+    want, found = os.fsencode(f"{MARK}={place}"), []
+    for pid in identity.pids():
+        try:
+            words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if want in words:
+            found.append(pid)
+    return [pid for pid in found if identity.of(pid) and pid != os.getpid()]
+
+
+def leftovers(name: str) -> list[str]:
+    """What of the lab is there, in words; empty if nothing is."""
+    place = str(folder(name))
+    found = [f"process {pid}" for pid in processes(place)]
+    found += [f"mount {m.path}" for m in mounts.below(place)]
+    if network.owner(name) in (None, "", place):
+        found += [f"interface {link}" for link in network.of(name)]
+        found += [f"table {family} {table}" for family, table in _tables(name)]
+    return found + [f"control group {group}" for group in _groups(name)]
+
+
+def _end_all(place: str, groups: list[Path]) -> int:
+    """Kill all at once, and again what was started meanwhile, until none is left."""
+    seen: set[int] = set()
+    end = time.monotonic() + _SECONDS
+    while left := processes(place):
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            seen.add(pid)
+        for group in groups:  # a frozen process dies once it is thawed
+            for file, text in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+                if (group / file).exists():
+                    (group / file).write_text(text)
+        if time.monotonic() > end:
+            raise LabError(f"not ended after {_SECONDS:.0f} s: {', '.join(map(str, left))}")
+        time.sleep(0.05)
+    return len(seen)
+
+
+def _unmount_all(place: str) -> int:
+    count = 0
+    while left := mounts.below(place):
+        for mount in reversed(left):
+            count += mounts.detach(mount.path)
+        if count > 10_000:
+            raise LabError(f"{left[-1].path} is mounted again and again")
+    return count
+
+
+def _remove_interfaces(name: str) -> int:
+    there = network.of(name)
+    network.remove(there)
+    return len(there)
+
+
+def _tables(name: str) -> list[tuple[str, str]]:
+    """(family, name) of the lab's tables in the machine's own network; none where nft is not installed."""
+    if shutil.which("nft") is None:
+        return []
+    done = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, timeout=20, check=False)
+    pattern = rf"^table (\w+) (exal_{re.escape(name)}(?:_\S*)?)$"
+    return [(m[1], m[2]) for m in re.finditer(pattern, done.stdout, re.MULTILINE)]
+
+
+def _remove_tables(name: str) -> int:
+    there = _tables(name)
+    for family, table in there:
+        done = subprocess.run(
+            ["nft", "delete", "table", family, table], capture_output=True, text=True, timeout=20, check=False
+        )
+        if done.returncode and (family, table) in _tables(name):
+            raise LabError(f"table {family} {table}: {done.stderr.strip()}")
+    return len(there)
+
+
+def _groups(name: str) -> list[Path]:
+    """Control groups of the lab, the deepest first, in every hierarchy that is mounted."""
+    return sorted(set(_walk_groups(name)), key=lambda path: -len(path.parts))
+
+
+def _walk_groups(name: str) -> Iterator[Path]:
+    for mount in mounts.everything():
+        if not mount.fstype.startswith("cgroup"):
+            continue
+        try:
+            tops = [
+                p for p in Path(mount.path).iterdir() if re.match(rf"exal-{re.escape(name)}(-|$)", p.name)
+            ]
+        except OSError:
+            continue
+        for top in tops:
+            yield top
+            yield from (p for p in top.rglob("*") if p.is_dir())
+
+
+def _remove_group(group: Path) -> int:
+    end = time.monotonic() + 5
+    while group.exists():
+        try:
+            group.rmdir()
+        except OSError as error:
+            if time.monotonic() > end:
+                raise OSError(error.errno, f"{group}: {error.strerror}") from None
+            time.sleep(0.05)
+    return 1

@@ -1,0 +1,421 @@
+"""``exaserve lab`` as a user has it: nodes that are apart, that break, come back, and go without a trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos import identity, places
+from chaos.fault import Refused
+from chaos.lab import build, mounts, state, storage, teardown, view
+from tests.conftest import exaserve
+
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("nsenter") is None,
+    reason="a lab needs root, ip and nsenter",
+)
+
+
+class Lab:
+    """A lab of the tests' own, by its name and its home."""
+
+    def __init__(self, home: Path) -> None:
+        self.name, self.home = f"t{secrets.token_hex(2)}", home
+        self.env = {"EXASERVE_HOME": str(home), "EXASERVE_RUN": ""}
+
+    def __call__(self, *arguments: str, status: int = 0) -> str:
+        """Output of ``exaserve lab``; checks its exit status."""
+        at = arguments.index("--") if "--" in arguments else len(arguments)
+        words = [*arguments[:at], "--name", self.name, *arguments[at:]]
+        done = exaserve("lab", *words, env=self.env)
+        assert done.returncode == status, f"{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    def status(self) -> dict[str, Any]:
+        """What `lab status --json` says, without the cost of a command."""
+        return view.status(json.loads((self.folder / "lab.json").read_bytes()))
+
+    def node(self, name: str) -> dict[str, Any]:
+        return next(n for n in self.status()["nodes"] if n["name"] == name)
+
+    def on(self, node: str, *command: str) -> str:
+        """Output of a command on the node, as `lab shell` gives it."""
+        argv = ["nsenter", "-t", str(self.node(node)["init"]), "-n", "-m", "-p", "-u", "--", *command]
+        return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+
+    def until(self, true: Callable[[], object], seconds: float = 60.0) -> None:
+        end = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < end, self("status")
+            time.sleep(0.2)
+
+    @property
+    def folder(self) -> Path:
+        return self.home / "lab" / self.name
+
+    @property
+    def left(self) -> list[str]:
+        """Everything of it that can be found on the machine."""
+        found = subprocess.run(  # in another process: its home is another than ours
+            [
+                sys.executable,
+                "-c",
+                f"from chaos.lab import teardown; print(*teardown.leftovers({self.name!r}), sep='\\n')",
+            ],
+            env={**os.environ, **self.env},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return [
+            *filter(None, found.stdout.split("\n")),
+            *([str(self.folder)] if self.folder.exists() else []),
+        ]
+
+
+def others() -> tuple[list[str], list[str]]:
+    """Interfaces and nftables tables of the machine that are no lab's."""
+    links = json.loads(subprocess.check_output(["ip", "-json", "link"]))
+    tables = subprocess.check_output(["nft", "list", "tables"], text=True) if shutil.which("nft") else ""
+    return (
+        sorted(
+            f"{link['ifname']} {link['operstate']}" for link in links if not link["ifname"].startswith("exal")
+        ),
+        sorted(line for line in tables.splitlines() if " exal_" not in line),
+    )
+
+
+def read(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return json.load(answer)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Two simulated nodes. Whoever breaks something puts it right."""
+    made, before = Lab(tmp_path_factory.mktemp("lab")), others()
+    try:
+        said = made("up", "--nodes", "2", "--set", "monitoring.scrape_interval=1.0")
+        assert f"lab '{made.name}' is up after" in said
+        yield made
+    finally:
+        made("down")
+    assert made.left == []
+    assert others() == before
+
+
+@needs_root
+def test_each_node_has_its_own_network_processes_and_name(lab: Lab) -> None:
+    for node in lab.status()["nodes"]:
+        assert lab.on(node["name"], "hostname") == node["name"]
+        links = json.loads(lab.on(node["name"], "ip", "-json", "address"))
+        assert [link["ifname"] for link in links] == ["lo", "exal0"]
+        assert node["address"] in [a["local"] for a in links[1]["addr_info"]]
+        assert lab.on(node["name"], "ls", "/sys/class/net").split() == ["exal0", "lo"]
+        commands = lab.on(node["name"], "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+        assert commands.count("serving.engines.simulated") == 1
+        assert "serving.cli router" not in commands
+
+
+@needs_root
+def test_storage_is_seen_from_the_node_and_from_here_and_local_disks_are_apart(lab: Lab) -> None:
+    places = {n: lab.folder / n for n in ("node-1", "node-2")}
+    lab.on(
+        "node-1",
+        "sh",
+        "-c",
+        f"echo one > {places['node-1']}/local/mine; echo all > {places['node-1']}/shared/ours",
+    )
+    assert (places["node-1"] / "local" / "mine").read_text() == "one\n"
+    assert not (places["node-2"] / "local" / "mine").exists()
+    assert lab.on("node-2", "cat", f"{places['node-2']}/shared/ours") == "all"
+    assert (lab.folder / "shared" / "ours").read_text() == "all\n"
+    kinds = {m.path: m.fstype for m in mounts.below(str(lab.folder))}
+    assert [kinds[str(p / "local")] for p in places.values()] == ["tmpfs", "tmpfs"]
+
+
+@needs_root
+def test_replicas_start_from_the_model_that_the_node_copied_from_shared_storage(lab: Lab) -> None:
+    cache = lab.folder / "node-1" / "local" / "models" / "simulated"
+    assert (cache / "model.safetensors").stat().st_size == 4 * 2**20
+    assert (cache / "model.safetensors").read_bytes() == (
+        lab.folder / "shared" / "models" / "simulated" / "model.safetensors"
+    ).read_bytes()
+
+
+@needs_root
+def test_the_router_answers_from_every_node_and_prometheus_sees_all(lab: Lab) -> None:
+    region = lab.status()["regions"][0]
+    body = json.dumps({"model": "smollm2-135m", "prompt": "hello", "max_tokens": 2}).encode()
+    answered = set()
+    for i in range(30):
+        asked = urllib.request.Request(
+            f"{region['router']}/v1/completions",
+            body.replace(b"hello", f"hello {i}".encode()),
+            {"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            answered.add(answer.headers["x-exaserve-replica"])
+    assert answered == {"replica-0", "replica-1"}
+    if region["prometheus"] is None:
+        pytest.skip("Prometheus is not installed")
+    seen: dict[str, list[str]] = {}
+
+    def all_up() -> bool:
+        found = read(f"{region['prometheus']}/api/v1/query?query=up==1")["data"]["result"]
+        seen.clear()
+        for series in found:
+            seen.setdefault(series["metric"]["job"], []).append(series["metric"]["instance"])
+        return len(seen.get("exaserve-replica", [])) == 2 and len(seen.get("exaserve-exporter", [])) == 2
+
+    lab.until(all_up)
+    addresses = [n["address"] for n in lab.status()["nodes"]]
+    assert sorted(seen["exaserve-replica"]) == [f"{a}:8100" for a in addresses]
+    assert sorted(seen["exaserve-exporter"]) == [f"{a}:9420" for a in addresses]
+    assert len(seen["exaserve-router"]) == 1
+
+
+@needs_root
+def test_status_and_shell_show_what_there_is(lab: Lab) -> None:
+    rows = [line.split() for line in lab("status").splitlines()]
+    (pid,) = [r["pid"] for r in lab.node("node-1")["replicas"]]
+    address = lab.node("node-1")["address"]
+    assert rows[1][:6] == ["node-1", "ready", address, "replica-0", "ready", str(pid)]
+    assert {n["name"] for n in json.loads(lab("status", "--json"))["nodes"]} == {"node-1", "node-2"}
+    assert lab("shell", "node-2", "--", "sh", "-c", "hostname; pwd").split() == ["node-2", os.getcwd()]
+
+
+@needs_root
+def test_up_again_leaves_it_as_it_is(lab: Lab) -> None:
+    before = [n["init"] for n in lab.status()["nodes"]]
+    assert lab("up", "--nodes", "4").startswith(
+        f"lab '{lab.name}' is up already; exaserve lab status shows it"
+    )
+    assert [n["init"] for n in lab.status()["nodes"]] == before
+
+
+@needs_root
+def test_a_replica_that_crashes_is_started_again_by_its_node(lab: Lab) -> None:
+    (before,) = lab.node("node-1")["replicas"]
+    os.kill(before["pid"], signal.SIGKILL)
+
+    def back() -> bool:
+        (now,) = lab.node("node-1")["replicas"]
+        return bool(now["restarts"] == before["restarts"] + 1 and now["pid"] and now["state"] == "ready")
+
+    lab.until(back)
+    assert lab.node("node-2")["replicas"][0]["restarts"] == 0
+
+
+@needs_root
+def test_a_killed_node_is_gone_whole_and_comes_back_with_its_address_and_storage(lab: Lab) -> None:
+    before = lab.node("node-2")
+    (lab.folder / "node-2" / "local" / "kept").write_text("kept")
+    os.kill(before["init"], signal.SIGKILL)
+    daemon = storage.daemon(f"{lab.folder}/node-2/shared")
+    if daemon is not None:
+        os.kill(daemon, signal.SIGKILL)
+    lab.until(lambda: lab.node("node-2")["state"] == "down", 10)
+    lab.until(lambda: identity.of(before["replicas"][0]["pid"]) is None, 10)
+    assert "down: node-2; exaserve lab node start NODE brings one back" in lab("up")
+    assert "node-2 is down; exaserve lab node start node-2" in lab("shell", "node-2", "--", "true", status=1)
+    assert "node-2 is ready after" in lab("node", "start", "node-2")
+    assert lab("node", "start", "node-2") == "node-2 is up\n"
+    after = lab.node("node-2")
+    assert after["address"] == before["address"]
+    assert after["init"] != before["init"]
+    assert lab.on("node-2", "cat", f"{lab.folder}/node-2/local/kept") == "kept"
+    assert lab.on("node-2", "ls", f"{lab.folder}/node-2/shared/models") == "simulated"
+    lab.until(lambda: lab.node("node-2")["replicas"][0]["state"] == "ready")
+
+
+@needs_root
+def test_as_a_place_it_tells_nodes_replicas_and_parts(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in lab.env.items():
+        monkeypatch.setenv(key, value)
+    place, status = places.open(f"lab:{lab.name}"), lab.status()
+    one, two, control = place.nodes()
+    assert (one.name, one.device, one.control_device) == ("node-1", "exal0", f"exal-{lab.name}-1")
+    assert one.read(["hostname"]).stdout == "node-1\n"
+    assert one.mounts == {name: f"{lab.folder}/node-1/{name}" for name in ("local", "shared")}
+    assert (two.address, two.replicas, two.control) == (status["nodes"][1]["address"], ["replica-1"], False)
+    assert (control.control, control.prefix, control.address) == (
+        True,
+        [],
+        one.address.rsplit(".", 1)[0] + ".254",
+    )
+    assert [(r.name, r.node, r.in_rotation) for r in place.replicas()] == [
+        ("replica-0", "node-1", True),
+        ("replica-1", "node-2", True),
+    ]
+    (replica, _) = place.replicas()
+    assert [p["pid"] for p in place.processes(replica)] == [replica.pid]
+    assert b"serving.engines.simulated" in Path(f"/proc/{replica.pid}/cmdline").read_bytes()
+    router = place.parts()["router"]
+    assert router.url == place.addresses["router"] == status["regions"][0]["router"]
+    assert identity.alive(router.identity)
+    with pytest.raises(Refused, match="has no region 'region-2'"):
+        places.open(f"lab:{lab.name}/region-2")
+    with pytest.raises(Refused, match="lab 'nolab' is not up"):
+        places.open("lab:nolab")
+
+
+@needs_root
+def test_what_is_mounted_and_unmounted_here_is_so_on_the_node(lab: Lab) -> None:
+    path = f"{lab.folder}/node-1/local"
+    (Path(path) / "more").mkdir(exist_ok=True)
+    mounts.mount("exal-more", f"{path}/more", "tmpfs", data="size=1m")
+    try:
+        assert f" {path}/more " in lab.on("node-1", "cat", "/proc/self/mountinfo")
+    finally:
+        mounts.detach(f"{path}/more")
+    assert f" {path}/more " not in lab.on("node-1", "cat", "/proc/self/mountinfo")
+
+
+@needs_root
+def test_mistakes_are_told_with_their_cure(lab: Lab, tmp_path: Path) -> None:
+    assert "no node 'node-9'; there are: node-1, node-2" in lab("shell", "node-9", status=2)
+    assert "only 2 nodes (--nodes)" in lab("up", "--nodes", "2", "--real", "3", status=2)
+    assert "give KEY=VALUE" in lab("up", "--set", "nonsense", status=2)
+    other = Lab(tmp_path)
+    assert f"lab '{other.name}' is not up" in other("status", status=1)
+    assert other("down") == f"there is no lab '{other.name}' (looked in {other.folder})\n"
+    other.name = lab.name
+    assert f"a lab '{lab.name}' of another home is up ({lab.folder})" in other("up", status=2)
+    other("down")  # leaves the other home's alone
+    assert [n["state"] for n in lab.status()["nodes"]] == ["ready", "ready"]
+    other.name = "Much-Too-Long"
+    assert "--name: 'Much-Too-Long' must be" in other("up", status=2)
+
+
+@needs_root
+def test_down_removes_what_is_frozen_damaged_stuck_and_unknown(tmp_path: Path) -> None:
+    lab, before = Lab(tmp_path), others()
+    lab("up", "--nodes", "1")
+    try:
+        node = lab.node("node-1")
+        os.kill(node["replicas"][0]["pid"], signal.SIGSTOP)
+        shared = lab.folder / "node-1" / "shared"
+        (Path(storage.control_folder(str(shared))) / "stuck.json").write_text(
+            '{"rules": [{"fault": "hang"}]}'
+        )
+        if storage.daemon(str(shared)):
+            time.sleep(0.2)  # rules are read every 50 ms
+        reading = [
+            "nsenter",
+            "-t",
+            str(node["init"]),
+            "-m",
+            "-p",
+            "--",
+            "cat",
+            f"{shared}/models/simulated/config.json",
+        ]
+        stuck = subprocess.Popen(reading, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(0.2)
+        os.kill(node["init"], signal.SIGKILL)
+        mounts.mount("exal-more", f"{lab.folder}/node-1/local", "tmpfs", data="size=1m")
+        (lab.folder / "lab.json").write_text('{"version": 1, "nodes": 3}')
+        group = Path("/sys/fs/cgroup/pids") / f"exal-{lab.name}-test"
+        if group.parent.is_dir():
+            group.mkdir()
+        assert "there is left of it: process" in lab("status", status=1)
+    finally:
+        said = lab("down")
+    assert said.startswith(f"lab '{lab.name}' is gone after")
+    assert lab.left == []
+    stuck.wait(10)
+    assert lab("down").startswith("there is no lab")
+    assert others() == before
+
+
+@needs_root
+@pytest.mark.parametrize("seconds", [0.8, 2.0])
+def test_down_removes_a_lab_whose_building_was_killed(seconds: float, tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    argv = [sys.executable, "-m", "serving.cli", "lab", "up", "--nodes", "2", "--name", lab.name]
+    building = subprocess.Popen(
+        argv, env={**os.environ, **lab.env}, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    time.sleep(seconds)
+    building.kill()
+    building.wait()
+    lab("down")
+    assert lab.left == []
+    assert lab("down").startswith("there is no lab")
+
+
+@needs_root
+def test_down_while_it_is_built_stops_that(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    argv = [sys.executable, "-m", "serving.cli", "lab", "up", "--nodes", "2", "--name", lab.name]
+    building = subprocess.Popen(argv, env={**os.environ, **lab.env}, stdout=subprocess.PIPE, text=True)
+    try:
+        end = time.monotonic() + 30
+        while not (lab.folder / "node-2" / "init.log").exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        said = lab("down")
+        assert f"lab '{lab.name}' is just being built; stopping that" in said
+        assert building.wait(30) == 130
+    finally:
+        building.kill()
+        building.wait()
+        lab("down")
+    assert lab.left == []
+
+
+def test_a_plan_divides_nodes_ports_and_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXASERVE_HOME", str(tmp_path))
+    monkeypatch.delenv("EXASERVE_RUN", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 5, 6, 7})
+    plan = state.plan("some", 4, 2, 2, 2, "tuned", [])
+    assert [(n["region"], n["engine"], n["cpus"]) for n in plan["nodes"]] == [
+        ("region-1", "vllm", [4, 5]),
+        ("region-1", "vllm", [6, 7]),
+        ("region-2", "simulated", []),
+        ("region-2", "simulated", []),
+    ]
+    assert [r["name"] for n in plan["nodes"] for r in n["replicas"]] == [f"replica-{i}" for i in range(8)]
+    assert [r["nodes"] for r in plan["regions"]] == [["node-1", "node-2"], ["node-3", "node-4"]]
+    urls = [r[part] for r in plan["regions"] for part in ("router", "admin", "prometheus", "alertmanager")]
+    assert len({url.rsplit(":")[-1] for url in urls}) == 8
+    taken = plan["subnet"]
+    assert state.plan("some", 1, 1, 0, 1, "tuned", [taken])["subnet"] != taken
+    assert state.plan("some", 1, 1, 0, 1, "tuned", ["default"])["subnet"] == taken
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 2}', '{"version": 1, "name": "some"}'])
+def test_a_state_file_that_is_damaged_is_none(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXASERVE_RUN", str(tmp_path))
+    (tmp_path / "lab" / "some").mkdir(parents=True)
+    (tmp_path / "lab" / "some" / "lab.json").write_text(text)
+    assert state.read("some") is None
+
+
+def test_what_a_lab_lacks_is_told_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(shutil, "which", lambda program: None)
+    assert build.problems() == [
+        "a lab makes interfaces and namespaces, which only root may: sudo -E exaserve lab up",
+        "ip and nsenter not found: serving/tools.sh lab, or sudo apt-get install iproute2 util-linux",
+    ]
+
+
+def test_inside_of_a_lab_nothing_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(state.MARK, "/somewhere")
+    with pytest.raises(state.LabError, match="a shell inside of a lab"):
+        teardown.remove("some")
