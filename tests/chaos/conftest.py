@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
+from tests.chaos.two_nodes import TwoNodes
+
 _REPLICA = """
 import sys, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -224,3 +226,20 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EXASERVE_HOME", str(tmp_path / "home"))
     timeline.forget()
     return tmp_path / "home"
+
+
+@pytest.fixture(scope="session")
+def two_nodes_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
+    """One lab for all tests of faults of links and nodes; each leaves it as it was."""
+    lab = TwoNodes(tmp_path_factory.mktemp("two-nodes"))
+    try:
+        lab.lab("up", "--nodes", "2", "--set", "monitoring.enabled=false")
+        yield lab
+    finally:
+        lab.lab("down")
+
+
+@pytest.fixture
+def two_nodes(two_nodes_up: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> TwoNodes:
+    monkeypatch.setenv("EXASERVE_HOME", str(two_nodes_up.home))
+    return two_nodes_up
