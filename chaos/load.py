@@ -1,141 +1,190 @@
-"""A bounded background load: a few users that stream chat completions, and how each request ended.
+"""The load beside an experiment: ``locust -f loadtest/…`` in an open loop, as a process of its own, and its records.
 
-For experiments, which need traffic while something breaks. Measuring belongs to ``loadtest/``. The users are
-daemon threads: the load ends at its deadline, when it is stopped, or with the process, whatever kills that.
+Requests come at their times whatever the fleet does, so that a fleet that answers late is not asked less. What is sent
+and how it is measured belongs to ``loadtest/``; only the command line and the lines of ``requests.jsonl`` are known here
+(``loadtest/_lib/_record.py`` says what the keys mean).
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import importlib.util
 import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-import httpx
+from chaoslib.exceptions import ActivityFailed
 
-MAX_USERS = 64
-MAX_SECONDS = 3600.0
-_LIMIT = 60.0  # seconds without a byte after which one request has failed
+MAX_RATE, MAX_SECONDS = 2000.0, 3600.0
+#: Seconds that open requests get to end once nothing new is sent.
+GRACE = 15
+_START = 60.0  # seconds for locust to be up
+_PDEATHSIG = 1  # prctl(2)
 
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """One request. sent, ended: unix seconds. replica: who answered, None if nobody did. failure: None if
-    good.
-
-    begun: at least one event had arrived that is no error, so that nobody could retry it unseen.
-    """
-
-    sent: float
-    ended: float
-    replica: str | None
-    begun: bool
-    failure: str | None
+Record = Mapping[str, Any]
 
 
 class Load:
-    """``users`` closed-loop streams for at most ``seconds``. ``stop`` may be called twice."""
+    """One run of locust. folder: where its records lie; None: a temporary one that goes with ``close``.
 
-    def __init__(self, router: str, users: int, seconds: float, max_tokens: int = 48) -> None:
-        self._url = f"{router.rstrip('/').removesuffix('/v1')}/v1/chat/completions"
-        self._max_tokens = max_tokens
-        self._deadline = time.monotonic() + seconds
-        self._stopping = threading.Event()
-        self.ended: list[Ended] = []
-        self._threads = [
-            threading.Thread(target=self._user, args=(i,), name=f"chaos-load-{i}", daemon=True)
-            for i in range(users)
+    rate: requests a second. seconds: it ends then by itself; also with this process, and with ``stop``.
+    """
+
+    def __init__(
+        self,
+        router: str,
+        rate: float,
+        seconds: float,
+        max_tokens: int = 16,
+        profile: str = "chat",
+        arrivals: str = "constant",
+        options: list[str] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self.rate, self.began = rate, time.time()
+        self._temporary = folder is None
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="exaserve-chaos-load-"))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._records: list[dict[str, Any]] = []
+        self._read = 0
+        self._lock = threading.Lock()
+        self._log = (self.folder / "locust.log").open("wb")
+        argv = [sys.executable, "-m", "locust", "-f", str(_file(profile)), "--headless", "--only-summary"]
+        argv += ["-H", router.rstrip("/").removesuffix("/v1"), "--arrivals", arrivals, "--rate", f"{rate:g}"]
+        argv += [
+            "--max-tokens",
+            str(max_tokens),
+            "--warmup",
+            "0",
+            "-t",
+            f"{max(1, round(seconds))}",
+            "-s",
+            str(GRACE),
         ]
-        for thread in self._threads:
-            thread.start()
+        argv += ["--run-folder", str(self.folder), *(options or [])]
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            preexec_fn=_die_with_parent,
+            process_group=0,
+        )
 
-    def stop(self, wait: float = 30.0) -> dict[str, Any]:
-        """Let the open requests end, for at most ``wait`` seconds; the summary of all."""
-        self._stopping.set()
-        end = time.monotonic() + wait
-        for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
-        return self.summary()
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait_for_first(self, seconds: float = _START) -> None:
+        """Until a request has ended. Raises ActivityFailed with locust's last words."""
+        end = time.monotonic() + seconds
+        while not self.records():
+            if not self.running or time.monotonic() >= end:
+                raise ActivityFailed(f"the load sent nothing: {self.last_words()}")
+            time.sleep(0.1)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Every request that has ended so far, a second late, in the order in which they ended."""
+        with self._lock, contextlib.suppress(OSError), (self.folder / "requests.jsonl").open("rb") as file:
+            file.seek(self._read)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                with contextlib.suppress(ValueError):
+                    self._records.append(json.loads(line))
+        return list(self._records)
+
+    def last_words(self) -> str:
+        """The end of what locust said."""
+        try:
+            lines = (self.folder / "locust.log").read_text(errors="replace").splitlines()
+        except OSError:
+            lines = []
+        return " / ".join(lines[-3:]) or "it said nothing"
+
+    def stop(self) -> dict[str, Any]:
+        """Send nothing more, let the open requests end, wait for it; the summary of all."""
+        if self.running:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(GRACE + 15)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._log.close()
+        summary = self.summary()
+        if self._temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return summary
 
     def summary(self) -> dict[str, Any]:
         """``requests``, ``failed``, ``cut`` (failed when begun), ``reasons``, ``replicas`` (counts)."""
-        ended = list(self.ended)
-        bad = [r for r in ended if r.failure]
+        records = self.records()
+        bad = [r for r in records if r["outcome"] != "ok"]
         return {
-            "requests": len(ended),
+            "requests": len(records),
             "failed": len(bad),
-            "cut": sum(r.begun for r in bad),
-            "reasons": dict(Counter(r.failure for r in bad)),
-            "replicas": dict(Counter(r.replica or "none" for r in ended)),
-            "still_open": sum(t.is_alive() for t in self._threads),
+            "cut": sum(begun(r) for r in bad),
+            "reasons": dict(Counter(why(r) for r in bad)),
+            "replicas": dict(Counter(r.get("replica") or "none" for r in records)),
+            "still_open": sum(r["outcome"] == "open" for r in records),
         }
 
-    def _user(self, number: int) -> None:
-        with httpx.Client(timeout=_LIMIT, trust_env=False) as client:
-            serial = 0
-            while not self._stopping.is_set() and time.monotonic() < self._deadline:
-                serial += 1
-                result = self._ask(
-                    client, f"{number}-{serial}-{time.time_ns():x}: tell a story about the sea."
-                )
-                self.ended.append(result)
-                if result.failure and not result.begun:
-                    self._stopping.wait(0.2)
 
-    def _ask(self, client: httpx.Client, prompt: str) -> Ended:
-        sent, replica, begun, done, failure = time.time(), None, False, False, None
-        body = {
-            "messages": [{"role": "user", "content": prompt}],
-            "max_tokens": self._max_tokens,
-            "stream": True,
-        }
-        try:
-            with client.stream("POST", self._url, json=body) as answer:
-                replica = answer.headers.get("x-exaserve-replica")
-                if answer.status_code != 200:
-                    failure = f"HTTP {answer.status_code}"
-                for line in answer.iter_lines() if not failure else ():
-                    if line == "data: [DONE]":
-                        done = True
-                    elif line.startswith("data: "):
-                        failure = failure or _error(line[6:])
-                        begun = begun or not failure
-                    if time.monotonic() > self._deadline + _LIMIT:
-                        failure = "no end"
-                        break
-            if not failure and not done:
-                failure = "ended without [DONE]"
-        except httpx.HTTPError as error:
-            failure = type(error).__name__
-        except httpx.InvalidURL:
-            failure = "not an address"
-        return Ended(sent, time.time(), replica, begun, failure)
+def begun(record: Record) -> bool:
+    """Something of its answer had come, so that nobody could send it again unseen."""
+    return record.get("first") is not None
 
 
-def _error(payload: str) -> str | None:
-    """The code of an error event, None for any other."""
-    if '"error"' not in payload:
-        return None
-    try:
-        error = json.loads(payload).get("error")
-    except (ValueError, AttributeError):
-        return "broken event"
-    if not error:
-        return None
-    return str((error.get("code") or error.get("type")) if isinstance(error, dict) else error)[:80]
+def why(record: Record) -> str:
+    """In words, why it is not good."""
+    return str(record.get("detail") or record.get("reason") or record.get("outcome"))
+
+
+def _file(profile: str) -> Path:
+    found = importlib.util.find_spec("loadtest")
+    places = found.submodule_search_locations if found else None
+    path = Path(next(iter(places))) / f"{profile}.py" if places else None
+    if path is None or not path.is_file():
+        raise ActivityFailed(f"no load test {profile!r}: loadtest/{profile}.py is not there")
+    return path
+
+
+def _die_with_parent() -> None:
+    """The load must not outlive whoever watches it, however that ends."""
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGTERM)
 
 
 _running: Load | None = None
+_adopted = False
 
 
-def start(router: str, users: int, seconds: float) -> Load:
-    """Start the load of this process; one that runs already is stopped first, without waiting."""
+def adopt(load: Load | None) -> None:
+    """From now on this is the process's load, and ``start`` and ``stop`` leave it alone; None: no longer."""
+    global _running, _adopted
+    _running, _adopted = load, load is not None
+
+
+def start(router: str, rate: float, seconds: float, max_tokens: int) -> Load:
+    """The load of this process; one of an earlier ``start`` is stopped first. An adopted one is returned as it is."""
     global _running
+    if _running is not None and _adopted:
+        return _running
     if _running is not None:
-        _running.stop(wait=0)
-    _running = Load(router, users, seconds)
+        _running.stop()
+    _running = Load(router, rate, seconds, max_tokens)
+    _running.wait_for_first()
     return _running
 
 
@@ -144,7 +193,12 @@ def current() -> Load | None:
 
 
 def stop() -> dict[str, Any] | None:
-    """Stop it; its summary, or None if none runs."""
+    """Stop it (an adopted one goes on); its summary, or None if none runs."""
     global _running
-    load, _running = _running, None
-    return load.stop() if load is not None else None
+    load = _running
+    if load is None:
+        return None
+    if _adopted:
+        return load.summary()
+    _running = None
+    return load.stop()

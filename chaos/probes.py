@@ -7,6 +7,7 @@ was seen. A wait whose time is up raises ActivityFailed and says what it last sa
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -14,7 +15,6 @@ import httpx
 from chaoslib.exceptions import ActivityFailed
 
 from chaos import fleet, load, timeline, web
-from exporters.catalog import metric
 
 __all__ = [
     "alert_is_firing",
@@ -23,13 +23,13 @@ __all__ = [
     "only_streams_of_replica_were_lost",
     "replicas_in_rotation",
     "requests_succeed",
+    "slo_attainment",
     "wait_for_alert",
     "wait_for_load",
     "wait_in_rotation",
     "wait_out_of_rotation",
 ]
 
-_REQUESTS = metric("exaserve_router_requests_total").name
 _EVERY = 0.1  # seconds between two looks at the router
 _EVERY_ALERT = 0.5
 
@@ -46,19 +46,32 @@ def all_replicas_in_rotation(admin: str, at_least: int = 2) -> bool:
 
 
 def error_ratio(prometheus: str, window: str = "1m", timeout: float = 20.0) -> float:
-    """Share (0-1) of the router's answers in the window that were 5xx; 0 without traffic.
+    """Share (0-1) of the requests of the window (``1m``, ``5m``) that failed, as recorded; 0 if there was none.
 
-    Raises ActivityFailed if Prometheus has no router that is up, also after ``timeout`` seconds (a stack that
-    was just started has not been scraped yet): no data is not 0.
+    Raises ActivityFailed if Prometheus has not recorded requests, also after ``timeout`` seconds (a stack that was just
+    started has not been scraped yet): no data is not 0.
     """
-    end = time.monotonic() + timeout
-    while not _sum(prometheus, 'sum(up{job="exaserve-router"})'):
-        if time.monotonic() >= end:
-            raise ActivityFailed(f"{prometheus} has no router that is up; its error ratio is unknown")
-        time.sleep(_EVERY_ALERT)
-    total = _sum(prometheus, f"sum(increase({_REQUESTS}[{window}]))")
-    bad = _sum(prometheus, f'sum(increase({_REQUESTS}{{code=~"5.."}}[{window}]))')
+    total = _recorded(prometheus, f"sum(pool:exaserve_requests:rate{window})", timeout)
+    bad = _recorded(prometheus, f"sum(pool:exaserve_requests_failed:rate{window})", timeout)
     return bad / total if total else 0.0
+
+
+def slo_attainment(
+    prometheus: str, latency: str = "ttft", seconds: float = 2.5, window: str = "1m", timeout: float = 20.0
+) -> float:
+    """Share (0-1) of the requests of the window whose latency was within ``seconds``; 1 if there was no request.
+
+    latency: ``ttft``, ``inter_token`` or ``e2e``. seconds: an upper edge of its histogram. Raises ActivityFailed without
+    data, as ``error_ratio``; also where there were requests and no latency of that kind.
+    """
+    series = f"pool:exaserve_{latency}_seconds_bucket:rate{window}"
+    if not _recorded(prometheus, f"sum(pool:exaserve_requests:rate{window})", timeout):
+        return 1.0
+    good = _recorded(prometheus, f'sum({series}{{le=~"{_edge(seconds)}"}})', timeout)
+    total = _recorded(prometheus, f'sum({series}{{le=~"\\\\+Inf"}})', timeout)
+    if not total > 0:
+        raise ActivityFailed(f"{prometheus} has no {series}: the latency is unknown")
+    return good / total
 
 
 def alert_is_firing(alertmanager: str, alert: str, replica: str = "") -> bool:
@@ -148,8 +161,8 @@ def wait_for_load(replica: str = "", requests: int = 4, timeout: float = 60.0) -
     running = _load()
 
     def look() -> float | str:
-        good = [r for r in list(running.ended) if not r.failure]
-        if len(good) >= requests and (not replica or any(r.replica == replica for r in good)):
+        good = [r for r in running.records() if r["outcome"] == "ok"]
+        if len(good) >= requests and (not replica or any(r.get("replica") == replica for r in good)):
             return time.time()
         return f"{len(good)} good answers so far"
 
@@ -164,9 +177,10 @@ def only_streams_of_replica_were_lost(replica: str) -> dict[str, object]:
     Raises ActivityFailed if one failed that had not begun on that replica: those must have been retried.
     """
     running = _load()
-    lost = [r for r in list(running.ended) if r.failure and not (r.begun and r.replica == replica)]
+    bad = [r for r in running.records() if r["outcome"] != "ok"]
+    lost = [r for r in bad if not (load.begun(r) and r.get("replica") == replica)]
     if lost:
-        told = ", ".join(sorted({f"{r.failure} (by {r.replica or 'nobody'})" for r in lost}))
+        told = ", ".join(sorted({f"{load.why(r)} (by {r.get('replica') or 'nobody'})" for r in lost}))
         raise ActivityFailed(f"{len(lost)} requests failed that had not begun on {replica}: {told}")
     return running.summary()
 
@@ -221,6 +235,20 @@ def _firing(url: str, alert: str, replica: str, source: str) -> bool:
         raise ActivityFailed(f"{url} is not the API of {source}") from None
 
 
-def _sum(prometheus: str, promql: str) -> float:
-    result = web.query(prometheus, promql)
-    return float(result[0]["value"][1]) if result else 0.0
+def _recorded(prometheus: str, promql: str, timeout: float) -> float:
+    """One number from Prometheus. Raises ActivityFailed if it has none, also after ``timeout`` seconds."""
+    end = time.monotonic() + timeout
+    while True:
+        result = web.query(prometheus, promql)
+        if result:
+            value = float(result[0]["value"][1])
+            if not math.isnan(value):
+                return value
+        if time.monotonic() >= end:
+            raise ActivityFailed(f"{prometheus} has no data for {promql}")
+        time.sleep(_EVERY_ALERT)
+
+
+def _edge(seconds: float) -> str:
+    """A regular expression of a bucket's label: versions of Prometheus write 1 and 1.0."""
+    return f"{seconds:g}".replace(".", r"\\.") + (r"(\\.0)?" if float(seconds).is_integer() else "")

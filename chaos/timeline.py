@@ -19,9 +19,10 @@ def begin(what: str) -> None:
     _injected, _failure = None, f"{what} was not done"
 
 
-def injected() -> None:
+def injected(at: float | None = None) -> None:
+    """It is in, since ``at`` (unix seconds; now without)."""
     global _injected, _failure
-    _injected, _failure = time.time(), ""
+    _injected, _failure = time.time() if at is None else at, ""
 
 
 def start() -> float:

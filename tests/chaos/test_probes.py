@@ -69,7 +69,7 @@ def test_nothing_is_waited_for_after_a_fault_that_failed(make_stack: Any) -> Non
     stack = make_stack()
     with pytest.raises(ActivityFailed):
         actions.kill_replica(stack.url, "nobody")
-    with pytest.raises(ActivityFailed, match="nothing to wait for: killing nobody was not done"):
+    with pytest.raises(ActivityFailed, match="nothing to wait for: replica_crash on nobody was not done"):
         probes.wait_for_alert(stack.url, "ExaServeReplicaDown", timeout=60)
 
 

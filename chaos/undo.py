@@ -1,0 +1,107 @@
+"""Undo records: written before a fault, carried out after it, from any state and any number of times.
+
+Standard library only and Python 3.8: it runs in ``exaserve chaos recover``, in the dead-man process (``deadman.py``),
+and on the nodes of a cluster, to which it is sent as text (``agent.py``). A record is one JSON file::
+
+    {"version": 1, "id", "fault", "engine", "target", "place", "claims": [text...], "created": unix seconds,
+     "duration": seconds, "until": unix seconds or null, "controller": identity, "deadman": identity or null,
+     "state": "planned" | "in" | "undoing", "do": [step...], "undo": [step...], "spawned": {key: identity},
+     "problems": [text...], "remote": {"host": argv prefix, "path": record on the node} or null}
+
+Steps are ``perform.py``'s, identities ``identity.py``'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from typing import Any
+
+from chaos import identity, perform
+
+#: Seconds for which a failing step of an undo is tried again before the record is left with what was said.
+PERSIST = 5.0
+_KINDS: dict[str, type] = {"id": str, "fault": str, "target": str, "undo": list, "do": list, "spawned": dict}
+
+
+class Damaged(Exception):
+    """A record that can't be understood; it is left where it is."""
+
+
+def read(path: str) -> dict[str, Any]:
+    """The record in the file. Raises Damaged, FileNotFoundError."""
+    try:
+        with open(path, "rb") as f:
+            record: dict[str, Any] = json.loads(f.read())
+        if record["version"] != 1:
+            raise Damaged(f"it has version {record['version']!r}, this program knows 1")
+        for key, kind in _KINDS.items():
+            if not isinstance(record[key], kind):
+                raise Damaged(f"{key} is no {kind.__name__}")
+        for step in [*record["do"], *record["undo"]]:
+            if step["op"] not in perform.OPS:
+                raise Damaged(f"it has an unknown step {step['op']!r}")
+        return record
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Damaged(f"it is no undo record ({type(error).__name__}: {error})") from None
+
+
+def write(path: str, record: dict[str, Any]) -> None:
+    """Keep the record, on the disk. Raises OSError: without a record there is no fault."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    perform.write_whole(path, json.dumps(record, indent=1) + "\n", 0o600)
+
+
+def undo(path: str, record: dict[str, Any], persist: float = PERSIST) -> list[str]:
+    """Carry out the record's undo, every step of it even if one fails; then the file goes.
+
+    What fails is tried again for ``persist`` seconds. Returns what failed to the end, as texts: then the record is
+    kept, with them in it; an empty list when all is as before.
+    """
+    record["state"] = "undoing"
+    with contextlib.suppress(OSError):
+        write(path, record)  # a full disk must keep nobody from healing
+    context = perform.Context(path, record["spawned"], undoing=True)
+    stopped = {step.get("key") for step in record["undo"] if step["op"] == "stop"}
+    left = [{"op": "stop", "key": key} for key in record["spawned"] if key not in stopped] + record["undo"]
+    end = time.monotonic() + persist
+    while True:
+        failed, problems = [], []
+        for step in left:
+            try:
+                perform.execute(context, step)
+            except perform.StepError as error:
+                failed.append(step)
+                problems.append(str(error))
+        left = failed
+        if not left or time.monotonic() >= end:
+            break
+        time.sleep(0.2)
+    if left:
+        record["problems"] = problems
+        with contextlib.suppress(OSError):
+            write(path, record)
+        return problems
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    return []
+
+
+def take_over(path: str, record: dict[str, Any], patience: float = 8.0) -> bool:
+    """End the record's dead-man, so that not two undo it: it is asked first, then killed.
+
+    Returns True if the record went with it, undone.
+    """
+    deadman = record.get("deadman")
+    if not deadman or not identity.alive(deadman):
+        return not os.path.exists(path)
+    identity.send(deadman, signal.SIGTERM)
+    if not identity.until(lambda: not identity.alive(deadman), patience):
+        identity.send(deadman, signal.SIGKILL)
+        identity.until(lambda: not identity.alive(deadman), 3.0)
+    return not os.path.exists(path)

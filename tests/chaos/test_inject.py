@@ -1,0 +1,197 @@
+"""Putting faults in: the order of things, proofs, claims, and what is refused with nothing done."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chaoslib.exceptions import ActivityFailed
+from pydantic import Field
+
+from chaos import fault as faults
+from chaos import inject, recover, steps
+from chaos.fault import Engine, Fault, NotProven, Parameters, Refused
+from tests.chaos.framework import Here, Steps, fault, records, the_record
+
+
+def simple(tmp_path: Path, **given: Any) -> dict[str, Any]:
+    mark = str(tmp_path / "mark")
+    return {"do": [steps.write(mark, "x")], "undo": [steps.remove(mark)], "proof": mark} | given
+
+
+def test_a_fault_is_in_proven_and_out_again(tmp_path: Path, own_home: Path) -> None:
+    before = time.time()
+    with inject.held(fault(**simple(tmp_path)), "fleet", Here(), 30) as (one,):
+        assert (tmp_path / "mark").exists()
+        assert one.proof is not None
+        assert (one.proof.proven, one.proof.value) == (True, 1.0)
+        assert before <= one.injected_at <= (one.proven_at or 0) <= time.time()
+        record = the_record(own_home)
+        assert record is not None
+        assert (record["state"], record["fault"], record["target"]) == ("in", "of_test", "fleet")
+        assert record["until"] == pytest.approx(one.until, abs=1.0)
+    assert not (tmp_path / "mark").exists()
+    assert records(own_home) == []
+    one.undo()
+
+
+def test_the_record_is_on_the_disk_before_the_first_step(tmp_path: Path, own_home: Path) -> None:
+    listing = tmp_path / "listing"
+    do = [steps.run(["sh", "-c", f"cat {own_home}/chaos/undo/*.json > {listing}"])]
+    with inject.held(fault(do=do, undo=[steps.remove(str(listing))]), "fleet", Here(), 30):
+        assert '"deadman": {' in listing.read_text()
+
+
+def test_a_fault_that_silently_did_nothing_fails_and_is_undone(tmp_path: Path, own_home: Path) -> None:
+    given = simple(tmp_path, proof="/no/such/mark", within=0.3)
+    with pytest.raises(
+        NotProven, match=r"not proven within 0\.3 s: /no/such/mark is not there; it was undone"
+    ):
+        inject.start(fault(**given), "fleet", Here(), 30)
+    assert not (tmp_path / "mark").exists()
+    assert records(own_home) == []
+
+
+def test_a_fault_that_ended_before_its_proof_fails(tmp_path: Path, own_home: Path) -> None:
+    given = simple(tmp_path, proof="/no/such/mark", within=20.0)
+    with pytest.raises(NotProven, match=r"not proven within 20 s|it was over before it was proven"):
+        inject.start(fault(**given), "fleet", Here(), 0.4)
+    assert records(own_home) == []
+
+
+def test_a_step_that_fails_undoes_those_before_it(tmp_path: Path, own_home: Path) -> None:
+    given = simple(tmp_path)
+    given["do"] = [*given["do"], steps.run(["sh", "-c", "echo no such device >&2; exit 1"])]
+    with pytest.raises(NotProven, match=r"was not put in: .*no such device; it was undone"):
+        inject.start(fault(**given), "fleet", Here(), 30)
+    assert not (tmp_path / "mark").exists()
+    assert records(own_home) == []
+
+
+def test_what_can_not_be_undone_is_said_and_its_record_kept(
+    tmp_path: Path, own_home: Path, monkeypatch: Any
+) -> None:
+    blocked = tmp_path / "folder"
+    blocked.mkdir()
+    given = fault(do=[], undo=[steps.remove(str(blocked))])
+    injection = inject.start(given, "fleet", Here(), 30)[0]
+    (blocked / "file").write_text("")
+    with pytest.raises(faults.Left, match="Directory not empty"):
+        injection.undo()
+    assert the_record(own_home) is not None
+    (blocked / "file").unlink()
+    assert len(recover.recover().undone) == 1
+    assert records(own_home) == []
+
+
+def test_without_a_record_there_is_no_fault(tmp_path: Path, own_home: Path) -> None:
+    own_home.write_text("a file where the folder should be")
+    with pytest.raises(Refused, match="no undo record, so no fault"):
+        inject.start(fault(**simple(tmp_path)), "fleet", Here(), 30)
+    assert not (tmp_path / "mark").exists()
+
+
+def test_without_a_deadman_there_is_no_fault(tmp_path: Path, own_home: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("chaos.agent._BOOT", "raise SystemExit('no python here')")
+    with pytest.raises(
+        Refused, match="the dead-man on this machine did not start: no python here; nothing was done"
+    ):
+        inject.start(fault(**simple(tmp_path)), "fleet", Here(), 30)
+    assert not (tmp_path / "mark").exists()
+    assert records(own_home) == []
+
+
+@pytest.mark.parametrize("duration", [0, -1, 601, float("nan"), float("inf")])
+def test_durations_are_bounded(duration: float, tmp_path: Path, own_home: Path) -> None:
+    with pytest.raises(Refused, match="duration must be over 0 and at most 600 s"):
+        inject.start(fault(**simple(tmp_path)), "fleet", Here(), duration)
+    assert records(own_home) == []
+
+
+def test_the_same_fault_or_one_that_claims_the_same_is_refused_while_one_is_in(
+    tmp_path: Path, own_home: Path
+) -> None:
+    first = fault(**simple(tmp_path, claims=("qdisc:x", "table:y")))
+    other = fault("another", do=[], undo=[], claims=("qdisc:x",))
+    free = fault("third", do=[], undo=[], claims=("qdisc:z",))
+    with inject.held(first, "fleet", Here(), 30):
+        with pytest.raises(Refused, match="of_test on fleet has qdisc:x, table:y; nothing was done"):
+            inject.start(first, "fleet", Here(), 30)
+        with pytest.raises(Refused, match="of_test on fleet has qdisc:x; nothing was done"):
+            inject.start(other, "fleet", Here(), 30)
+        with inject.held(free, "fleet", Here(), 30):
+            pass
+    with inject.held(other, "fleet", Here(), 30):
+        pass
+
+
+class _Can(Steps):
+    def __init__(self, name: str, missing: str | None, refusal: str | None) -> None:
+        super().__init__(do=[], undo=[])
+        self.name, self._missing, self._refusal = name, missing, refusal
+
+    def missing(self, place: Any) -> str | None:
+        return self._missing
+
+    def refusal(self, target: Any, p: Any) -> str | None:
+        return self._refusal
+
+
+def test_the_first_engine_that_can_is_taken_and_all_reasons_are_told_where_none_can(own_home: Path) -> None:
+    one, two = _Can("one", "no such kernel module", None), _Can("two", None, "not on this target")
+    three = _Can("three", None, None)
+    engines: tuple[Engine, ...] = (one, two, three)
+    with inject.held(Fault("f", "traffic", "", engines), "fleet", Here(), 5) as (injection,):
+        assert injection.engine is three
+    with pytest.raises(
+        Refused, match=r"nothing was done. one: no such kernel module; two: not on this target"
+    ):
+        inject.start(Fault("f", "traffic", "", engines[:2]), "fleet", Here(), 5)
+
+
+def test_a_dry_run_shows_the_steps_and_does_nothing(tmp_path: Path, own_home: Path) -> None:
+    planned = inject.dry_run(fault(**simple(tmp_path)), "fleet", Here(), 30)
+    assert [(t.name, e.name, [s["op"] for s in p.do + p.undo]) for t, e, p in planned] == [
+        ("fleet", "steps", ["write", "remove"])
+    ]
+    assert not (tmp_path / "mark").exists()
+    assert not own_home.exists()
+
+
+class _Numbers(Parameters):
+    percent: float = Field(10, gt=0, le=100, description="percent of packets")
+
+
+def test_bad_parameters_are_named_with_their_bounds() -> None:
+    f = Fault("f", "traffic", "", (Steps([], []),), _Numbers)
+    assert f.parse({"percent": 5}).model_dump() == {"percent": 5.0}
+    for given, why in (
+        ({"percent": 0}, r"f: percent: Input should be greater than 0 \(parameters: percent\)"),
+        ({"percent": "many"}, "percent: Input should be a valid number"),
+        ({"precent": 5}, r"precent: Extra inputs are not permitted \(parameters: percent\)"),
+    ):
+        with pytest.raises(Refused, match=why):
+            f.parse(given)
+
+
+def test_a_name_that_is_no_fault_gets_a_hint() -> None:
+    with pytest.raises(Refused, match="no fault 'replica_freze'; did you mean replica_freeze"):
+        faults.load("replica_freze")
+    with pytest.raises(Refused, match="exaserve chaos list shows all"):
+        faults.load("../../etc/passwd")
+
+
+@pytest.mark.parametrize("name", faults.names())
+def test_every_fault_is_named_as_its_file_and_explains_itself(name: str) -> None:
+    f = faults.load(name)
+    assert (f.name, f.kind in faults.KINDS, bool(f.summary), bool(f.engines)) == (name, True, True, True)
+    assert 0 < f.max_duration <= faults.MAX_DURATION
+    assert len({e.name for e in f.engines}) == len(f.engines)
+    for engine in f.engines:
+        assert engine.name
+        assert engine.how
+    for key, field in f.parameters.model_fields.items():
+        assert field.description, f"{name}: {key} has no description"
+    assert issubclass(Refused, ActivityFailed)

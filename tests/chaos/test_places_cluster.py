@@ -1,0 +1,157 @@
+"""A cluster by ssh: the dead-man goes to the node. Here ssh is a script that runs the command on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos import identity, inject, places, recover
+from chaos.fault import Refused
+from tests.chaos.framework import eventually, records
+
+# What sshd does of it: the words after the host, joined by blanks, go to the user's shell. Its home is the node's.
+_SSH = """#!/bin/sh
+while [ "$1" != -- ]; do host=$1; shift; done
+shift
+[ "$host" = gone ] && { echo "ssh: connect to host gone port 22: No route to host" >&2; exit 255; }
+cd "$NODE_HOME" && HOME=$NODE_HOME exec sh -c "$*"
+"""
+
+
+@pytest.fixture
+def cluster(make_stack: Any, tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """(stand-in stack, inventory file, folder of the node's records)."""
+    tools, node_home = tmp_path / "bin", tmp_path / "node"
+    tools.mkdir()
+    node_home.mkdir()
+    (tools / "ssh").write_text(_SSH)
+    (tools / "ssh").chmod(0o755)
+    (tools / "python3").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.setenv("NODE_HOME", str(node_home))
+    stack = make_stack()
+    inventory = tmp_path / "cluster.yaml"
+    inventory.write_text(
+        f"admin: {stack.url}\n"
+        "nodes:\n"
+        "  - {name: node-1, address: 127.0.0.1, login: chaos@node-1, mounts: {shared: /lustre}}\n"
+        "  - {name: head, address: 192.0.2.1, control: true}\n"
+    )
+    return stack, inventory, node_home / ".exaserve" / "chaos" / "undo"
+
+
+def test_replicas_belong_to_the_node_of_their_address(cluster: Any) -> None:
+    _, inventory, _ = cluster
+    place = places.open(str(inventory))
+    assert [(n.name, n.replicas, n.control, n.remote) for n in place.nodes()] == [
+        ("node-1", ["replica-0", "replica-1"], False, True),
+        ("head", [], True, True),
+    ]
+
+
+def test_a_freeze_on_a_node_is_held_there_and_taken_out(cluster: Any, own_home: Path) -> None:
+    stack, inventory, remote = cluster
+    victim = stack.replicas["replica-0"]
+    with inject.held("replica_freeze", "replica-0", places.open(str(inventory)), 60) as (injection,):
+        assert victim.stopped
+        there = json.loads((remote / f"{injection.id}.json").read_text())
+        assert there["state"] == "in"
+        deadman = there["deadman"]
+        assert os.getsid(deadman["pid"]) == deadman["pid"], (
+            "its own session: a cut connection does not end it"
+        )
+    assert eventually(lambda: not victim.stopped)
+    assert records(own_home) == []
+    assert list(remote.iterdir()) == []
+    assert not identity.alive(deadman)
+
+
+def test_a_controller_that_dies_leaves_nothing_on_the_node(cluster: Any, own_home: Path) -> None:
+    """Its own record is left, which says where to look; recover finds the node clean."""
+    stack, inventory, remote = cluster
+    victim = stack.replicas["replica-0"]
+    code = (
+        "import sys, time; from chaos import inject, places; "
+        "inject.start('replica_freeze', 'replica-0', places.open(sys.argv[1]), 60); print('in', flush=True); time.sleep(60)"
+    )
+    controller = subprocess.Popen(
+        [sys.executable, "-c", code, str(inventory)], stdout=subprocess.PIPE, text=True
+    )
+    assert controller.stdout is not None
+    assert controller.stdout.readline() == "in\n"
+    controller.kill()
+    controller.communicate()
+    assert eventually(lambda: not victim.stopped and list(remote.iterdir()) == [])
+    assert len(records(own_home)) == 1
+    assert len(recover.recover().undone) == 1
+    assert records(own_home) == []
+
+
+def test_controller_and_deadman_killed_recover_heals_the_node(cluster: Any, own_home: Path) -> None:
+    stack, inventory, remote = cluster
+    victim = stack.replicas["replica-0"]
+    place = places.open(str(inventory))
+    injection = inject.start("replica_freeze", "replica-0", place, 60)[0]
+    deadman = json.loads((remote / f"{injection.id}.json").read_text())["deadman"]
+    os.kill(deadman["pid"], signal.SIGKILL)
+    assert eventually(lambda: injection.over)
+    assert victim.stopped
+    assert recover.recover(place).undone == [injection.id]
+    assert not victim.stopped
+    assert list(remote.iterdir()) == []
+    assert recover.recover(place) == recover.Recovered()
+
+
+def test_records_that_only_the_node_has_are_undone_with_its_place(cluster: Any, own_home: Path) -> None:
+    stack, inventory, _remote = cluster
+    place = places.open(str(inventory))
+    injection = inject.start("replica_freeze", "replica-0", place, 60)[0]
+    injection.path.unlink()
+    found = recover.recover(place)
+    assert found.undone == [f"{injection.id} (node-1)"]
+    assert not stack.replicas["replica-0"].stopped
+
+
+def test_a_node_that_can_not_be_reached_is_said_and_its_record_kept(cluster: Any, own_home: Path) -> None:
+    stack, inventory, _ = cluster
+    injection = inject.start("replica_freeze", "replica-0", places.open(str(inventory)), 60)[0]
+    record = json.loads(injection.path.read_text())
+    record["remote"]["host"] = ["ssh", "gone", "--"]
+    injection.path.write_text(json.dumps(record))
+    found = recover.recover()
+    assert "No route to host; run recover again once it can be reached" in found.failed[0][1]
+    assert injection.path.exists()
+    injection.undo()
+    assert not stack.replicas["replica-0"].stopped
+
+
+def test_a_node_that_can_not_be_reached_gets_no_fault(cluster: Any, own_home: Path) -> None:
+    _stack, inventory, _ = cluster
+    inventory.write_text(inventory.read_text().replace("chaos@node-1", "gone"))
+    with pytest.raises(
+        Refused, match=r"nothing was done. signals: node-1 can't be asked: ssh: .*No route to host"
+    ):
+        inject.start("replica_freeze", "replica-0", places.open(str(inventory)), 60)
+    assert records(own_home) == []
+
+
+def test_the_control_node_and_nodes_without_name_are_refused(cluster: Any, tmp_path: Path) -> None:
+    _, inventory, _ = cluster
+    for text, why in (
+        ("nodes: [", "is no YAML"),
+        ("admin: http://x\nnodes: []\n", "nodes: List should have at least 1 item"),
+        ("admin: http://x\nnodes: [{name: a, adress: b}]\n", r"nodes\.0\.address: Field required"),
+        ("nodes: [{name: a, address: b}]\n", "admin: Field required"),
+    ):
+        inventory.write_text(text)
+        with pytest.raises(Refused, match=why):
+            places.open(str(inventory))
+    with pytest.raises(Refused, match="No such file"):
+        places.open(str(tmp_path / "none.yaml"))
