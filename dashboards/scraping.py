@@ -11,8 +11,9 @@ from dataclasses import dataclass
 #: Recording rules need two samples a minute at the very least; vLLM's own page takes it milliseconds to write.
 INTERVAL, TIMEOUT = "15s", "10s"
 
-#: Ports by default: the router's admin API, the exporter, vLLM's server, Ray's metrics agent.
-ADMIN, EXPORTER, VLLM, RAY = 8001, 9420, 8000, 8080
+#: Ports by default: the router's admin API, the exporter, vLLM's server, Ray's metrics agent; a load test has none,
+#: this is an example for its --metrics-port.
+ADMIN, EXPORTER, VLLM, RAY, LOADTEST = 8001, 9420, 8000, 8080, 9646
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +73,17 @@ _RAY_JOB = Job(
     pods=(("ray.io/is-ray-node", "yes"),),
 )
 
+_LOADTEST_JOB = Job(
+    "exaserve-loadtest",
+    f"A load test while it runs: locust -f loadtest/ --metrics-port {LOADTEST} --metrics-host 0.0.0.0. Down in between.",
+    (f"loadtest-1:{LOADTEST}",),
+    port="metrics",
+    pods=(("app.kubernetes.io/name", "exaserve-loadtest"),),
+)
+
 #: Jobs of each source.
 JOBS: dict[str, tuple[Job, ...]] = {
-    "exaserve": (_ROUTER_JOB, _REPLICAS_JOB, _EXPORTER_JOB),
-    "vllm": (_VLLM_JOB, _EXPORTER_JOB),
-    "ray": (_RAY_JOB, _EXPORTER_JOB),
+    "exaserve": (_ROUTER_JOB, _REPLICAS_JOB, _EXPORTER_JOB, _LOADTEST_JOB),
+    "vllm": (_VLLM_JOB, _EXPORTER_JOB, _LOADTEST_JOB),
+    "ray": (_RAY_JOB, _EXPORTER_JOB, _LOADTEST_JOB),
 }

@@ -34,7 +34,7 @@ _TITLES = {
     "node_infiniband": "node_exporter's names",
     "replica": "Replicas, as the router sees them",
     "router": "The router",
-    "loadtest": "Load tests (declared; nothing exports them yet)",
+    "loadtest": "Load tests (`locust … --metrics-port`)",
     "chaos": "Chaos experiments (declared; nothing exports them yet)",
 }
 

@@ -15,6 +15,8 @@ DOCS = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "serving/router/README.md",
     ROOT / "exporters/README.md",
+    ROOT / "loadtest/_gate/README.md",
+    ROOT / "loadtest/README.md",
     *sorted((ROOT / "runbooks").glob("*.md")),
 ]
 IDS = [str(d.relative_to(ROOT)) for d in DOCS]

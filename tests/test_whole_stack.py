@@ -233,7 +233,9 @@ def locust_run(real_stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Any
     process = subprocess.Popen(
         [
             *(BIN / "locust", "-f", "loadtest/", "--headless", "-u", "8", "-t", "60s"),
-            *("-H", real_stack.router, "--csv", str(out / "run")),
+            *("-H", real_stack.router, "--csv", str(out / "run"), "--run-folder", str(out / "kept")),
+            # Two engines on this machine's cores make any client late; that is not what is asked here.
+            *("--client-limits", "lag=9s,delay=9s,cpu=9"),
         ],
         cwd=ROOT,
         stdout=(out / "log").open("wb"),
@@ -267,11 +269,14 @@ def test_kv_blocks_and_bur_have_one_series_per_replica(real_stack: Any, locust_r
 def test_locust_has_no_failure_and_shows_ttft(real_stack: Any, locust_run: Any) -> None:
     process, out = locust_run
     assert process.wait(120) == 0, (out / "log").read_text()[-3000:]
-    rows = {r["Name"]: r for r in csv.DictReader((out / "run_stats.csv").open())}
-    assert rows["Aggregated"]["Failure Count"] == "0"
-    ttft = next(r for name, r in rows.items() if "ttft" in (name + r["Type"]).lower())
-    assert int(ttft["Request Count"]) > 8
-    assert 0 < float(ttft["Median Response Time"]) < 30_000
+    rows = list(csv.DictReader((out / "run_stats.csv").open()))
+    assert [r["Failure Count"] for r in rows if r["Name"] == "Aggregated"] == ["0"]
+    ttft = [r for r in rows if r["Name"] == "TTFT"]
+    assert sum(int(r["Request Count"]) for r in ttft) > 8
+    assert all(0 < float(r["Median Response Time"]) < 30_000 for r in ttft)
+    summary = json.loads((out / "kept" / "summary.json").read_text())
+    assert (summary["verdict"], summary["all"]["failed"], summary["all"]["open"]) == ("passed", 0, 0)
+    assert set(summary["replicas"]) == {"replica-0", "replica-1"}
 
 
 # --- breaking it -----------------------------------------------------------------------------------------

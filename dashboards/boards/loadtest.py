@@ -2,8 +2,8 @@
 
 The verdict and the numbers of the whole run first, exact and beside the baseline's, then the run over time from the
 client's side (dashed: what the baseline had as a whole, and the run's own objectives), then what the fleet said
-meanwhile (``_loadtest_fleet.py``). The series of the run are declared in ``exporters/catalog/loadtest.py``; nothing exports them yet, and
-panels of them say that no load test has run.
+meanwhile (``_loadtest_fleet.py``). The series of the run are declared in ``exporters/catalog/loadtest.py``; a run with
+``--metrics-port`` exports them. Without one, panels of them say that no load test has run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ _WINDOW = "$__rate_interval"
 #: Runs are compared with older ones; series of a run are few and short.
 _LONG_AGO = "[30d]"
 _NO_RUN = "no load test has run"
-_LATER = " Not exported yet: comes with the load tests."
 _METRIC = "exaserve_loadtest_"
 #: A load test may well run outside of every cluster.
 _ANYWHERE = 'cluster=~"$cluster|"'
@@ -32,7 +31,7 @@ _RUN = f'{_ANYWHERE}, run="$run"'
 _PROFILE = f'{_RUN}, profile=~"$profile"'
 
 _HOW = """
-**No load test has run** in this time where panels say so. Those of a run come from the client's side and begin with it;
+**No load test has run** in this time where panels say so; one is seen here with `locust … --metrics-port 0`. Those of a run come from the client's side and begin with it;
 the last row is the fleet's own word and always there. A run is chosen by its name; the baseline is the one that it was
 started with. If the client was too slow itself (`void`), none of its numbers means anything.
 """
@@ -118,7 +117,7 @@ def _glance() -> list[Any]:
         stat(
             "Void",
             "1: the client itself was too slow (schedule lag, CPU, event loop), so the run says nothing about the "
-            "fleet. Nothing else on the board counts then." + _LATER,
+            "fleet. Nothing else on the board counts then.",
             "none",
             both("run"),
             [(None, "green"), (1, "red")],
@@ -126,7 +125,7 @@ def _glance() -> list[Any]:
         ),
         stat(
             "Inside the objectives",
-            "Good requests / offered ones, measured phase. Failed and never sent requests are bad." + _LATER,
+            "Good requests / offered ones, measured phase. Failed and never sent requests are bad.",
             "percentunit",
             attained("run"),
             [(None, "red"), (0.95, "orange"), (0.99, "green")],
@@ -135,7 +134,7 @@ def _glance() -> list[Any]:
         ),
         stat(
             "Baseline inside the objectives",
-            "The same of the baseline, by its own objectives." + _LATER,
+            "The same of the baseline, by its own objectives.",
             "percentunit",
             attained("baseline"),
             [(None, "blue")],
@@ -144,7 +143,7 @@ def _glance() -> list[Any]:
         ),
         stat(
             "Goodput now",
-            "Requests per second that met every objective of the run." + _LATER,
+            "Requests per second that met every objective of the run.",
             "reqps",
             _rate("good_requests_total"),
             [(None, "blue")],
@@ -152,7 +151,7 @@ def _glance() -> list[Any]:
         ),
         stat(
             "Offered",
-            "Requests that were due so far, measured phase." + _LATER,
+            "Requests that were due so far, measured phase.",
             "short",
             offered,
             [(None, "blue")],
@@ -160,7 +159,7 @@ def _glance() -> list[Any]:
         ),
         stat(
             "Failed",
-            "Share of the offered requests that failed, measured phase." + _LATER,
+            "Share of the offered requests that failed, measured phase.",
             "percentunit",
             signals.ratio(f"{_total('failed_requests_total', 'run')} or 0 * {offered}", offered),
             [(None, "green"), (0.001, "orange"), (0.01, "red")],
@@ -174,7 +173,7 @@ _ALL = 'profile="all"'
 
 
 def _compared() -> Any:
-    by = "latency, quantile"
+    by = "latency, q"
 
     def exact(run: str) -> str:
         return f"max by ({by}) ({_last('latency_quantile_seconds', run, _ALL)})"
@@ -182,13 +181,13 @@ def _compared() -> Any:
     return table(
         "The run and its baseline",
         "Exact quantiles over every request (itl: every gap) of the measured phase, all profiles together. Ratio: run / "
-        "baseline. One run against one says little: the gate compares several." + _LATER,
+        "baseline. One run against one says little: the gate compares several.",
         [
             (exact("run"), "run", "s"),
             (exact("baseline"), "baseline", "s"),
             (f"{exact('run')} / ({exact('baseline')} > 0)", "ratio", "none"),
         ],
-        ["latency", "quantile"],
+        ["latency", "q"],
         empty=_NO_RUN,
         sort="latency",
         steps={"ratio": [(None, "green"), (1.05, "orange"), (1.2, "red")]},
@@ -211,7 +210,7 @@ def _outcome() -> Any:
     return table(
         "By profile",
         "Of the offered requests of the measured phase: how many met every objective, in the run and in the baseline, "
-        "and how many failed. Tokens a chunk: above 1, gaps are those between bundles." + _LATER,
+        "and how many failed. Tokens a chunk: above 1, gaps are those between bundles.",
         [
             (by_profile("offered_requests_total", "run"), "offered", "short"),
             (share("good_requests_total", "run"), "good", "percentunit"),
@@ -226,6 +225,8 @@ def _outcome() -> Any:
 
 
 def _load() -> list[Any]:
+    failed = "failed_requests_total"  # every reason has a series from the beginning on
+
     def level(metric: str) -> str:
         return f"sum({_METRIC}{metric}{{{_PROFILE}}})"
 
@@ -233,7 +234,7 @@ def _load() -> list[Any]:
         timeseries(
             "Offered, sent, answered",
             "Requests per second. Sent below offered: the client or its connections did not keep up. Completed below "
-            "sent: they pile up or fail. Good: met every objective." + _LATER,
+            "sent: they pile up or fail. Good: met every objective.",
             "reqps",
             [
                 (_rate("offered_requests_total"), "offered"),
@@ -245,22 +246,27 @@ def _load() -> list[Any]:
         ),
         timeseries(
             "Failures by reason",
-            "Sent requests per second that did not complete, warm-up included." + _LATER,
+            "Sent requests per second that did not complete, warm-up included.",
             "reqps",
-            [(_rate("failed_requests_total", "reason"), "{{reason}}")],
+            [
+                (
+                    f"{_rate(failed, 'reason')} and on (reason) (sum by (reason) ({_METRIC}{failed}{{{_PROFILE}}}) > 0)",
+                    "{{reason}}",
+                )
+            ],
             empty="nothing failed, or no load test has run",
         ),
         timeseries(
             "In flight",
             "Requests sent whose answer has not ended, and users of a closed loop. In an open loop, in flight grows "
-            "without end once the fleet is over its capacity." + _LATER,
+            "without end once the fleet is over its capacity.",
             "none",
             [(level("in_flight_requests"), "in flight"), (level("users"), "users")],
             empty=_NO_RUN,
         ),
         timeseries(
             "Tokens",
-            "Tokens per second of completed requests, as the engine reported them." + _LATER,
+            "Tokens per second of completed requests, as the engine reported them.",
             "none",
             [(_rate("tokens_total", "kind"), "{{kind}}")],
             empty=_NO_RUN,
@@ -271,7 +277,7 @@ def _load() -> list[Any]:
 def _latency(latency: str, title: str, metric: str, what: str) -> Any:
     buckets = _rate(f"{metric}_bucket", "le")
     everything = _rate(f"{metric}_bucket", matchers=f'{_PROFILE}, le="+Inf"')
-    exact = f'{_ALL}, latency="{latency}", quantile="0.99"'
+    exact = f'{_ALL}, latency="{latency}", q="0.99"'
     lines = [
         (f"histogram_quantile({q}, {buckets}) and on () ({everything} > 0)", f"p{q * 100:g}")
         for q in (0.5, 0.99)
@@ -288,7 +294,7 @@ def _latency(latency: str, title: str, metric: str, what: str) -> Any:
     ]
     return timeseries(
         title,
-        f"{what} From buckets, warm-up included; dashed: the baseline's exact p99 and the run's objectives.{_LATER}",
+        f"{what} From buckets, warm-up included; dashed: the baseline's exact p99 and the run's objectives.",
         "s",
         lines,
         dashed="baseline.*|.* threshold",
@@ -306,23 +312,21 @@ def _client() -> list[Any]:
         timeseries(
             "Schedule lag p99",
             "How much later than due requests were sent. Above a few milliseconds the run is about the client. Nothing "
-            "is drawn in a closed loop." + _LATER,
+            "is drawn in a closed loop.",
             "s",
             [(p99("schedule_lag_seconds", _PROFILE), "lag p99")],
             empty="a closed loop, or no load test has run",
         ),
         timeseries(
             "Client CPU",
-            "Share of one core that each process of the load test uses, the 8 busiest. Near 1, its times are its own."
-            + _LATER,
+            "Share of one core that each process of the load test uses, the 8 busiest. Near 1, its times are its own.",
             "percentunit",
             [(f"topk(8, max by (worker) ({_METRIC}client_cpu_ratio{{{_RUN}}}))", "worker {{worker}}")],
             empty=_NO_RUN,
         ),
         timeseries(
             "Event loop delay p99",
-            "How late a timer of the load test's processes was; what they timed may be wrong by as much."
-            + _LATER,
+            "How late a timer of the load test's processes was; what they timed may be wrong by as much.",
             "s",
             [(p99("event_loop_delay_seconds", _RUN), "delay p99")],
             empty=_NO_RUN,

@@ -3,7 +3,7 @@
 ``run`` names one run and nothing else ever again; its series begin at 0 with it. So the last value of a counter or a
 bucket is that of the whole run, also long after it has ended, and a run is compared with an earlier one like this::
 
-    last_over_time(exaserve_loadtest_latency_quantile_seconds{run="B", quantile="0.99"}[30d])
+    last_over_time(exaserve_loadtest_latency_quantile_seconds{run="B", q="0.99"}[30d])
 
 ``profile`` is what was played (chat, code, …); ``all``, where it is a value, stands for all of them together.
 ``phase`` is ``warmup`` or ``measured``; compare ``measured`` only. Several processes of one run tell themselves apart
@@ -58,7 +58,7 @@ METRICS = (
         "run_void",
         "1 if the client itself was too slow (schedule lag, CPU, event loop) for the run to say anything, else 0.",
         _RUN,
-        source=f"{_SOURCE}: limits are the run's own; once 1, it stays 1",
+        source=f"{_SOURCE}: limits are the run's own; by what is known so far, in the end the verdict",
     ),
     _metric(
         "counter",
@@ -114,9 +114,9 @@ METRICS = (
         "gauge",
         "latency_quantile_seconds",
         "Exact quantile over every request (itl: every gap) of the measured phase so far; not from buckets.",
-        (*_PROFILE, "latency", "quantile"),
+        (*_PROFILE, "latency", "q"),
         "seconds",
-        f"{_SOURCE}; latency: {', '.join(LATENCIES)}; quantile: 0.5, 0.95, 0.99, 0.999; profile: all too",
+        f"{_SOURCE}; latency: {', '.join(LATENCIES)}; q (promtool keeps the name quantile for summaries): 0.5, 0.95, 0.99, 0.999; profile: all too",
     ),
     _metric(
         "histogram",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,7 +55,16 @@ class Reading(NamedTuple):
 
 
 def load() -> Any:
-    """The pynvml module. Raises NoDriver where the driver's library is missing: 50 µs, then it is not imported."""
+    """The pynvml module. Raises NoDriver where the driver's library is missing: 50 µs, then it is not imported.
+
+    ``$EXASERVE_NVML`` names another module with its functions, for experiments (``chaos.nvml``): a GPU that is lost on
+    demand. Raises NoDriver too where that can't be had.
+    """
+    if other := os.environ.get("EXASERVE_NVML"):
+        try:
+            return importlib.import_module(other)
+        except (ImportError, OSError) as error:
+            raise NoDriver(f"EXASERVE_NVML={other}: {error}", installed=True) from None
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError as error:

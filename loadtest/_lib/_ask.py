@@ -6,8 +6,9 @@ that a conversation can grow; a profile without conversations makes sessions of 
     def session(draw: random.Random, unique: str) -> Session:
         yield Ask("chat", {"messages": [...], "max_tokens": 64})
 
-``draw`` is seeded by run, worker and number of the session, ``unique`` is a text that no other session of any run
-has (put first in a prompt, it keeps prefix caches cold).
+``draw`` is seeded by the run's seed, worker, user and number of the session, so that a seed draws the same again;
+``unique`` is a text that no other session of any run has, also of one with the same seed (put first in a prompt, it keeps
+prefix caches cold).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import random
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
+
+from loadtest._lib._record import Record
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -28,6 +31,8 @@ class Ask:
 
     profile: a value of the label ``profile``. stream: read it as an event stream. headers: beside the sender's own.
     intent: what it is about, where the profile knows; think: seconds that a user of a closed loop waits before it.
+    expect: the status that is right; where that is an error, only a clear one counts as ok (``_refusal``).
+    step, phase: of its record, where the schedule knows better than the run's warm-up (``_dispatch``).
     """
 
     profile: str
@@ -38,14 +43,21 @@ class Ask:
     session: str | None = None
     intent: str | None = None
     think: float = 0.0
+    expect: int = 200
+    step: int | None = None
+    phase: str | None = None
 
 
 @dataclass(slots=True)
 class Answer:
-    """What came back, for the session's next ask. text: all content; empty where it failed."""
+    """What came back, for the session's next ask.
+
+    text: all content of asks with a ``session``; empty for others and where it failed. record: all that is kept of it.
+    """
 
     good: bool
     text: str = ""
+    record: Record | None = None
 
 
 Session = Generator[Ask, Answer, None]

@@ -35,6 +35,7 @@ class Record:
     ttft and e2e count from ``due`` where there is one, else from ``sent``; tpot = (last - first) / (n - 1) with n from
     the server's usage; gaps: between chunks with tokens. ttft, e2e, tpot are null where it did not get that far; those
     of failed requests are kept for the curious and are in no percentile. retry_after: seconds of that header.
+    step: which stage of a schedule (0, 1, …) or measured step of a search it was due in.
     """
 
     worker: int
@@ -65,3 +66,4 @@ class Record:
     session: str | None = None
     intent: str | None = None
     request_id: str | None = None
+    step: int | None = None

@@ -1,249 +1,242 @@
-"""One streaming chat completion, timed: the HTTP connection, the event stream, and how it ended.
+"""Reads one answer as its bytes arrive: which of them are tokens, when each came, how it ended.
 
-Not here: what to ask (``_prompts``), what becomes of the times (the locustfile).
+Not here: the connection that brings the bytes (``_http``), the requests (``_ask``), what is kept of it (``_record``).
 
-Read with ``http.client``'s ``read1``, which returns what has arrived, at most one HTTP chunk. Clients that
-fill a block first (locust's ``FastHttpSession.iter_lines`` takes 1,024 bytes) show a 20 ms stream as one
-lump.
+Event streams as the WHATWG describes them, with lines that end in LF or CRLF (a lone CR ends none), comments, data over
+several lines, and any split of the bytes over reads. An event counts as a chunk with tokens if any of its choices
+brings content, reasoning, a tool call, a refusal or (``/v1/completions``) text; the chunk that only names the role does
+not. Its time is when the read that completed it returned, before anything in it was parsed.
 """
 
 from __future__ import annotations
 
-import http.client
-import json
 import re
-import select
-import socket
-import ssl
-from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any
-from urllib.parse import urlsplit
 
-import gevent
+import msgspec
 
-_MAX_LINE = 1 << 20  # bytes; a longer line is no chat chunk, and the buffer must not grow for ever
-_TOKEN_KEYS = ("content", "reasoning_content", "reasoning", "tool_calls")
+#: A longer line is no chat chunk, and the buffer must not grow for ever.
+MAX_LINE = 4 << 20
+#: Of an answer that is no event stream; the embeddings of a batch are long.
+MAX_BODY = 64 << 20
 
 
-@dataclass(slots=True)
-class Stream:
-    """How one request went. Times are ``perf_counter`` seconds; None where it did not get that far.
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
 
-    sent: just before the first byte of the request. first, last: arrival of the first and last chunk with a
-    token (content, reasoning, tool call; the role-only chunk has none). gaps: seconds between such chunks.
-    completion_tokens: from the server's usage; None if it sent none. failure: None, or why it is not good.
-    """
 
-    sent: float
-    first: float | None = None
-    last: float | None = None
-    gaps: list[float] = field(default_factory=list)
-    chunks: int = 0
-    size: int = 0
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Delta(msgspec.Struct):
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    tool_calls: Any = None
+    function_call: Any = None
+    refusal: Any = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    text: str | None = None
     finish_reason: str | None = None
-    done: bool = False
-    replica: str | None = None
-    failure: str | None = None
-
-    @property
-    def ttft(self) -> float | None:
-        """Seconds from send to the first token."""
-        return None if self.first is None else self.first - self.sent
-
-    @property
-    def e2e(self) -> float | None:
-        """Seconds from send to the last token."""
-        return None if self.last is None else self.last - self.sent
-
-    @property
-    def tpot(self) -> float | None:
-        """(last − first) ÷ (n − 1) seconds, n from usage; None without usage or with fewer than 2 tokens."""
-        if (
-            self.first is None
-            or self.last is None
-            or not self.completion_tokens
-            or self.completion_tokens < 2
-        ):
-            return None
-        return (self.last - self.first) / (self.completion_tokens - 1)
 
 
-class Client:
-    """Requests to one server over one kept-alive connection.
+class _Chunk(msgspec.Struct):
+    """What is read of a chunk and of a whole answer alike; all else is skipped without being built."""
 
-    base: ``http://host:port``, with or without a path; a trailing ``/v1`` is the same address. Raises
-    ValueError for anything else. limit: seconds that one request may take in all.
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+    data: list[msgspec.Raw] | None = None
+
+
+_decode = msgspec.json.Decoder(_Chunk).decode
+
+
+class Reading:
+    """How one answer went so far. Times are Unix seconds (``_clock``); None where it did not get that far.
+
+    first, last: arrival of the first and the last chunk with tokens; last is that of the last byte where the answer
+    is no stream, which has no first. gaps: seconds between chunks with tokens. failure: (reason of ``_record``, words)
+    or None. keep_text: collect the content, which costs time for each chunk.
     """
 
-    def __init__(self, base: str, limit: float, api_key: str | None = None) -> None:
-        url = urlsplit(base)
-        if url.scheme not in ("http", "https") or not url.hostname:
-            raise ValueError(f"{base!r} is not an address like http://127.0.0.1:8000")
-        self._host, self._port, self._tls = url.hostname, url.port, url.scheme == "https"
-        self._path = url.path.rstrip("/").removesuffix("/v1")
-        self._limit = limit
-        # identity: a compressed stream arrives when the compressor flushes, not when the token was made.
-        self._headers = {"Accept-Encoding": "identity", "User-Agent": "exaserve-loadtest"}
-        if api_key:
-            self._headers["Authorization"] = f"Bearer {api_key}"
-        self._connection: http.client.HTTPConnection | None = None
+    __slots__ = (
+        "_data",
+        "_error_event",
+        "_rest",
+        "_texts",
+        "cached_tokens",
+        "chunks",
+        "done",
+        "failure",
+        "finish_reason",
+        "first",
+        "gaps",
+        "input_tokens",
+        "keep_text",
+        "last",
+        "output_tokens",
+        "size",
+    )
 
-    def first_model(self) -> str:
-        """Name of the first model of ``/v1/models``. Raises LookupError that says what is wrong."""
+    def __init__(self, keep_text: bool = False) -> None:
+        self.first: float | None = None
+        self.last: float | None = None
+        self.gaps: list[float] = []
+        self.chunks = 0
+        self.size = 0
+        self.input_tokens: int | None = None
+        self.output_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        self.finish_reason: str | None = None
+        self.done = False
+        self.failure: tuple[str, str] | None = None
+        self.keep_text = keep_text
+        self._rest: list[bytes] = []
+        self._data: list[bytes] = []
+        self._texts: list[str] = []
+        self._error_event = False
+
+    @property
+    def text(self) -> str:
+        """All content, without the reasoning; empty unless ``keep_text``."""
+        return "".join(self._texts)
+
+    def feed(self, data: bytes, now: float) -> None:
+        """More of an event stream, which arrived at ``now``."""
+        self.size += len(data)
+        if self.failure is not None:
+            return
+        lines = data.split(b"\n")
+        tail = lines.pop()
+        if self._rest and lines:
+            self._rest.append(lines[0])
+            lines[0] = b"".join(self._rest)
+            self._rest.clear()
+        if tail:
+            self._rest.append(tail)
+            if sum(map(len, self._rest)) > MAX_LINE:
+                self.failure = ("other", f"a line of over {MAX_LINE >> 20} MiB in the stream")
+        for line in lines:
+            self._line(line, now)
+
+    def _line(self, line: bytes, now: float) -> None:
+        if line.endswith(b"\r"):
+            line = line[:-1]
+        if not line:
+            if self._data:
+                payload = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+                self._data.clear()
+                self._event(payload, now)
+            self._error_event = False
+        elif line.startswith(b"data:"):
+            self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
+        elif line.startswith(b"event:"):
+            self._error_event = line[6:].strip() == b"error"
+
+    def _event(self, payload: bytes, now: float) -> None:
+        if self.failure is not None or self.done:
+            return
+        if payload == b"[DONE]" or payload.strip() == b"[DONE]":
+            self.done = True
+            return
         try:
-            with gevent.Timeout(min(self._limit, 10), TimeoutError("no answer for 10 s")):
-                response = self._send("GET", "/v1/models", None)
-                data = response.read(_MAX_LINE)
-            if response.status != 200:
-                raise LookupError(f"/v1/models answered {response.status}")
-            return str(json.loads(data)["data"][0]["id"])
-        except (OSError, http.client.HTTPException) as error:
-            raise LookupError(f"/v1/models can't be read: {_told(error)}") from None
-        except (ValueError, KeyError, IndexError, TypeError):
-            raise LookupError("/v1/models names no model") from None
-        finally:
-            self.close()
+            chunk = _decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self.failure = ("other", "an event that is no chat chunk in the stream")
+            return
+        if chunk.error or self._error_event:
+            self.failure = ("error", f"error event in the stream: {worded(chunk.error or 'no words')}")
+            return
+        tokens = False
+        for choice in chunk.choices or ():
+            tokens = _brings(choice.delta, choice.text) or tokens
+            if choice.finish_reason:
+                self.finish_reason = choice.finish_reason
+            if self.keep_text:
+                self._keep(choice.delta, choice.text)
+        if tokens:
+            if self.last is None:
+                self.first = now
+            else:
+                self.gaps.append(now - self.last)
+            self.last = now
+            self.chunks += 1
+        if chunk.usage is not None:
+            self._count(chunk.usage)
 
-    def chat(self, body: dict[str, Any]) -> Stream:
-        """Send a streaming chat completion and read it to its end.
+    def end(self, now: float) -> None:
+        """The stream's body has ended; its last event may lack the empty line."""
+        if self._rest:
+            self._line(b"".join(self._rest), now)
+            self._rest.clear()
+        self._line(b"", now)
+        if self.failure is None:
+            if not self.chunks:
+                self.failure = ("empty", "empty stream: no token in it")
+            elif not self.done:
+                self.failure = ("cut", "cut stream: ended without [DONE]")
+            elif not self.finish_reason:
+                self.failure = ("cut", "no finish_reason in the stream")
 
-        Returns a Stream in every case: what went wrong is in its ``failure``. Exceptions that end the user
-        (its greenlet is killed) pass, with the connection closed, so that the server sees the client go.
-        """
-        stream = Stream(sent=perf_counter())
-        limit = gevent.Timeout(self._limit)
-        keep = False
+    def whole(self, body: bytes, now: float) -> None:
+        """All of an answer that is no event stream, whose last byte arrived at ``now``."""
+        self.size += len(body)
         try:
-            with limit:
-                response = self._send("POST", "/v1/chat/completions", json.dumps(body).encode())
-                stream.replica = response.headers.get("x-exaserve-replica")
-                stream.failure = _refused(response) or self._read(response, stream)
-                keep = stream.failure is None and self._at_end(response)
-        except gevent.Timeout as expired:
-            if expired is not limit:
-                raise
-            stream.failure = (
-                f"no end after {self._limit:g} s" if stream.first else f"no token for {self._limit:g} s"
-            )
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            stream.failure = f"cut stream: {_told(error)}" if stream.chunks else _told(error)
-        finally:
-            if not keep:
-                self.close()
-        return stream
+            answer = _decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self.failure = ("other", "an answer that is no JSON object of this API")
+            return
+        if answer.usage is not None:
+            self._count(answer.usage)
+        choices = answer.choices or ()
+        if answer.error:
+            self.failure = ("error", f"error in an answer with status 200: {worded(answer.error)}")
+        elif not answer.data and not any(_brings(c.message, c.text) for c in choices):
+            self.failure = ("empty", "empty answer: neither a token nor an embedding in it")
+        else:
+            self.last = now
+            for choice in choices:
+                self.finish_reason = choice.finish_reason or self.finish_reason
+                if self.keep_text:
+                    self._keep(choice.message, choice.text)
 
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+    def _keep(self, message: _Delta | None, text: str | None) -> None:
+        content = text or (message.content if message else None)
+        if isinstance(content, str):
+            self._texts.append(content)
 
-    def _send(self, method: str, path: str, body: bytes | None) -> http.client.HTTPResponse:
-        connection = self._connection
-        if connection is not None and _went_away(connection.sock):
-            self.close()
-            connection = None
-        if connection is None:
-            kind = http.client.HTTPSConnection if self._tls else http.client.HTTPConnection
-            connection = self._connection = kind(self._host, self._port, timeout=self._limit)
-        headers = self._headers | {"Content-Type": "application/json"} if body else self._headers
-        connection.request(method, self._path + path, body, headers)
-        return connection.getresponse()
-
-    def _read(self, response: http.client.HTTPResponse, stream: Stream) -> str | None:
-        """Read the events until ``[DONE]``; None, or why the stream is not good."""
-        buffer = b""
-        while not stream.done and (data := response.read1(1 << 16)):
-            now = perf_counter()
-            stream.size += len(data)
-            *lines, buffer = (buffer + data).split(b"\n")
-            for line in lines:
-                if line.startswith(b"data:"):
-                    failure = _event(line[5:].strip(), now, stream)
-                    if failure:
-                        return failure
-            if len(buffer) > _MAX_LINE:
-                return "a line of over 1 MiB in the stream"
-        if not stream.chunks:
-            return "empty stream: no token in it"
-        if not stream.done:
-            return "cut stream: ended without [DONE]"
-        return None if stream.finish_reason else "no finish_reason in the stream"
-
-    def _at_end(self, response: http.client.HTTPResponse) -> bool:
-        """True if the answer ends here, so that the connection can carry the next request."""
-        with gevent.Timeout(1, False):
-            return not response.read1(1)
-        return False
+    def _count(self, usage: _Usage) -> None:
+        self.input_tokens, self.output_tokens = usage.prompt_tokens, usage.completion_tokens
+        if usage.prompt_tokens_details is not None:
+            self.cached_tokens = usage.prompt_tokens_details.cached_tokens
 
 
-def _event(payload: bytes, now: float, stream: Stream) -> str | None:
-    if payload == b"[DONE]":
-        stream.done = True
-        return None
-    try:
-        event = json.loads(payload)
-        if event.get("error"):
-            return f"error event in the stream: {_worded(event['error'])}"
-        for choice in event.get("choices") or ():
-            delta = choice.get("delta") or {}
-            if any(delta.get(key) for key in _TOKEN_KEYS):
-                if stream.last is None:
-                    stream.first = now
-                else:
-                    stream.gaps.append(now - stream.last)
-                stream.last = now
-                stream.chunks += 1
-            stream.finish_reason = choice.get("finish_reason") or stream.finish_reason
-        usage = event.get("usage")
-        if usage:
-            stream.completion_tokens = int(usage["completion_tokens"])
-    except (ValueError, TypeError, AttributeError, KeyError):
-        return "an event that is no chat chunk in the stream"
-    return None
+def _brings(delta: _Delta | None, text: str | None) -> bool:
+    if text:
+        return True
+    return delta is not None and bool(
+        delta.content
+        or delta.reasoning_content
+        or delta.reasoning
+        or delta.tool_calls
+        or delta.function_call
+        or delta.refusal
+    )
 
 
-def _refused(response: http.client.HTTPResponse) -> str | None:
-    if response.status != 200:
-        try:
-            error = json.loads(response.read(1 << 16))["error"]
-        except (ValueError, KeyError, TypeError):
-            return f"HTTP {response.status}"
-        return f"HTTP {response.status}: {_worded(error)}"
-    kind = response.headers.get_content_type()
-    return None if kind == "text/event-stream" else f"not an event stream but {kind}"
-
-
-def _worded(error: Any) -> str:
-    """A short reason without the numbers that would make each failure a kind of its own in locust's table."""
+def worded(error: Any) -> str:
+    """A short reason without the numbers that would make each failure a kind of its own in a table."""
     if not isinstance(error, dict):
         text = str(error)
     else:
         kind = error.get("code") or error.get("type") or "error"
         text = f"{kind}: {error.get('message') or 'no message'}"
     return re.sub(r"\b(?=\w*\d)[\w-]{4,}", "#", " ".join(text.split()))[:160]
-
-
-def _told(error: Exception) -> str:
-    match error:
-        case ConnectionRefusedError():
-            return "connection refused"
-        case http.client.RemoteDisconnected():
-            return "connection closed without an answer"
-        case ConnectionResetError() | BrokenPipeError():
-            return "connection reset"
-        case http.client.IncompleteRead():
-            return "connection closed inside the body"
-        case TimeoutError():
-            return str(error) or "timed out"
-        case socket.gaierror():
-            return "unknown host"
-        case ssl.SSLError():
-            return f"TLS: {error.reason}"
-    return f"{type(error).__name__}: {error}"[:160]
-
-
-def _went_away(sock: socket.socket | None) -> bool:
-    """True if the server closed the idle connection (readable while nothing is due means end of file)."""
-    return sock is None or bool(select.select([sock], [], [], 0)[0])

@@ -266,6 +266,9 @@ def parsed(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--replicas", type=int, default=384)
     parser.add_argument("--rate", type=float, default=2.2, help="requests per second and replica")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument(
+        "--first-seed", type=int, default=0, help="fresh ones show what was tuned to the others"
+    )
     parser.add_argument("--seconds", type=float, default=30.0, help="measured, after --warm")
     parser.add_argument("--warm", type=float, default=30.0)
     parser.add_argument("--workers", type=int, default=4)
@@ -295,12 +298,12 @@ def main() -> None:
     args = parsed()
     print(
         f"{args.replicas} replicas, {args.rate:g} requests/s each, {args.workers} workers, "
-        f"{args.seconds:g} s measured, {args.seeds} seeds"
+        f"{args.seconds:g} s measured, {args.seeds} seeds from {args.first_seed}"
     )
     first: list[dict[str, float]] = []
     for name in args.policies:
         rows = []
-        for seed in range(args.seeds):
+        for seed in range(args.first_seed, args.first_seed + args.seeds):
             load = Load(seed, args.rate * args.replicas, args.warm + args.seconds)
             run = Run(name, load, args)
             run.run()

@@ -7,9 +7,13 @@ chunk does not delay those after it.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,3 +132,26 @@ def _choice(delta: dict[str, Any], finish_reason: str | None = None) -> dict[str
 def paced() -> type[Paced]:
     """The server's class: ``with paced(ttft=0.2, fault="cut") as server``."""
     return Paced
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Callable[[list[str]], list[int]]:
+    """Tokens of each text by SmolLM2's own tokenizer, which the real engine's environment can read."""
+    home = Path(os.environ.get("EXASERVE_HOME") or "~/.exaserve").expanduser()
+    python = next(iter(sorted(home.glob("engines/*/bin/python"))), None)
+    file = next(iter(sorted(home.glob("models/smollm2-135m-instruct/tokenizer.json"))), None)
+    if python is None or file is None:
+        pytest.skip("needs the engine and the model that exaserve up builds")
+    code = (
+        "import json, sys; from tokenizers import Tokenizer; t = Tokenizer.from_file(sys.argv[1]); "
+        "print([len(t.encode(x, add_special_tokens=False).ids) for x in json.load(sys.stdin)])"
+    )
+
+    def count(texts: list[str]) -> list[int]:
+        command = [str(python), "-c", code, str(file)]
+        run = subprocess.run(
+            command, input=json.dumps(texts), capture_output=True, text=True, timeout=120, check=True
+        )
+        return list(json.loads(run.stdout))
+
+    return count

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
+import socket
 import statistics
 import subprocess
 import sys
@@ -20,11 +22,43 @@ pytestmark = pytest.mark.alone
 
 ROOT = Path(__file__).parents[2]
 LOCUST = Path(sys.executable).parent / "locust"
+#: Tests are not about how busy this machine is.
+PATIENT = ("--client-limits", "lag=60s,delay=60s,cpu=100")
 
 
-def locust(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(LOCUST), "-f", f"{ROOT}/loadtest/", "--headless", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60)
+def locust(
+    cwd: Path, *arguments: str, file: str = "chat.py", limits: tuple[str, ...] = PATIENT
+) -> subprocess.CompletedProcess[str]:
+    command = [str(LOCUST), "-f", f"{ROOT}/loadtest/{file}", "--headless", *limits, *arguments]
+    environment = os.environ | {"EXASERVE_HOME": str(cwd)}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def processes(n: int) -> tuple[str, ...]:
+    """Several processes on a port that no other test has."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    return (
+        "--processes",
+        str(n),
+        "--master-bind-host",
+        "127.0.0.1",
+        "--master-bind-port",
+        port,
+        "--master-port",
+        port,
+    )
+
+
+def kept(cwd: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
+    """run.json, requests.jsonl and summary.json of the only run."""
+    (folder,) = (path.parent for path in (cwd / "loadtest").glob("*/run.json"))
+    records = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
+    return (
+        json.loads((folder / "run.json").read_text()),
+        records,
+        json.loads((folder / "summary.json").read_text()),
+    )
 
 
 def rows(cwd: Path) -> dict[str, dict[str, Any]]:
@@ -81,29 +115,30 @@ def test_requests_are_what_the_docstring_says(paced: Any, tmp_path: Path) -> Non
     assert len(server.ports) == 3, "one kept-alive connection per user"
 
 
-def test_a_seed_sends_the_same_prompts_again(paced: Any, tmp_path: Path) -> None:
-    sent = []
+def test_a_seed_sends_the_same_prompts_again_but_for_their_first_16_characters(
+    paced: Any, tmp_path: Path
+) -> None:
+    sent, heads = [], set()
     for _ in range(2):
         with paced(ttft=0.01, gap=0.001, tokens=2) as server:
             locust(tmp_path, "-u", "1", "-t", "2s", "-H", server.url, "--seed", "7", "--model", "named")
-        sent.append([(b["model"], b["messages"][0]["content"], b["max_tokens"]) for b in server.bodies])
+        prompts = [b["messages"][0]["content"] for b in server.bodies]
+        heads |= {prompt[:16] for prompt in prompts}
+        sent.append(
+            [(b["model"], p[16:], b["max_tokens"]) for b, p in zip(server.bodies, prompts, strict=True)]
+        )
     both = min(len(sent[0]), len(sent[1]))
     assert both >= 2
     assert sent[0][:both] == sent[1][:both]
     assert sent[0][0][0] == "named"
+    assert len(heads) == len(sent[0]) + len(sent[1]), "the second run finds nothing in a prefix cache"
 
 
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
         ("http503", "HTTP 503: no_replica: no replica for request #"),
-        ("html", "not an event stream but application/json"),
-        ("empty", "empty stream: no token in it"),
         ("error-event", "error event in the stream: replica_lost: engine died"),
-        ("cut", "cut stream: connection closed inside the body"),
-        ("no-done", "cut stream: ended without [DONE]"),
-        ("no-reason", "no finish_reason in the stream"),
-        ("garbage", "an event that is no chat chunk in the stream"),
         ("silent", "no token for 0.5 s"),
     ],
 )
@@ -121,7 +156,7 @@ def test_each_fault_is_a_failure_with_its_reason_and_adds_no_time(
         row = rows(tmp_path)
         if "e2e" in row and row["e2e"]["num_requests"] > 1:
             break
-    assert run.returncode == 1, run.stderr
+    assert run.returncode == 5, run.stderr
     assert set(row) == {"e2e"}
     assert row["e2e"]["num_failures"] == row["e2e"]["num_requests"] > 1
     assert row["e2e"]["response_times"] == {}
@@ -135,9 +170,11 @@ def test_each_fault_is_a_failure_with_its_reason_and_adds_no_time(
     [
         ((), 2, "no address; give one with -H"),
         (("-H", "foo"), 2, "'foo' is not an address like http://127.0.0.1:8000"),
-        (("-H", "http://127.0.0.1:9"), 1, "/v1/models can't be read: connection refused"),
+        (("-H", "http://127.0.0.1:9"), 4, "/v1/models can't be read: connection refused"),
         (("-H", "http://127.0.0.1:9", "--max-tokens", "9-3"), 2, "neither a number of tokens nor a range"),
         (("-H", "http://127.0.0.1:9", "--request-timeout", "nan"), 2, "not a number of seconds above 0"),
+        (("-H", "http://127.0.0.1:9", "--slo", "ttft=1"), 2, "'1' is no time with its unit"),
+        (("-H", "http://127.0.0.1:9", "--no-save", "--run-name", "x"), 2, "--no-save keeps no folder"),
     ],
 )
 def test_what_cannot_start_says_why_in_one_line(
@@ -149,28 +186,111 @@ def test_what_cannot_start_says_why_in_one_line(
     assert "Traceback" not in run.stderr
 
 
-def test_a_cold_client_reports_that_it_measured_nothing(paced: Any, tmp_path: Path) -> None:
+def test_a_run_in_which_no_request_ended_measured_nothing(paced: Any, tmp_path: Path) -> None:
     with paced(fault="silent") as server:
-        run = locust(tmp_path, "-u", "1", "-t", "1s", "-H", server.url)
-    assert run.returncode == 1
-    assert "not one request ended" in run.stderr
+        run = locust(tmp_path, "-u", "1", "-t", "1s", "-s", "0", "--warmup", "0", "-H", server.url)
+    assert run.returncode == 4
+    assert "not one measured request ended" in run.stderr
+    _, records, summary = kept(tmp_path)
+    assert [(r["outcome"], r["detail"]) for r in records] == [("open", "not ended when the run did")]
+    assert (summary["verdict"], summary["all"]["open"], summary["all"]["attainment"]) == (
+        "no_requests",
+        1,
+        0.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "limits", "code", "verdict"),
+    [
+        (("--slo", "ttft=10s,itl=10s,tpot=10s,e2e=10s"), PATIENT, 0, "passed"),
+        (("--slo", "ttft=1ms"), PATIENT, 1, "missed"),
+        ((), ("--client-limits", "delay=0.001ms"), 3, "void"),
+    ],
+)
+def test_the_exit_code_is_the_verdict(
+    arguments: tuple[str, ...], limits: tuple[str, ...], code: int, verdict: str, paced: Any, tmp_path: Path
+) -> None:
+    with paced(ttft=0.02, gap=0.005, tokens=4) as server:
+        run = locust(tmp_path, "-u", "2", "-r", "2", "-t", "3s", "-H", server.url, *arguments, limits=limits)
+    assert (run.returncode, kept(tmp_path)[2]["verdict"]) == (code, verdict), run.stderr
+    assert f"load test: {verdict}: " in run.stderr
+
+
+def test_every_request_is_a_line_of_the_runs_folder(paced: Any, tmp_path: Path) -> None:
+    with paced(ttft=0.05, gap=0.005, tokens=4) as server:
+        run = locust(
+            tmp_path,
+            *("-u", "2", "-r", "2", "-t", "3s", "-H", server.url, "--seed", "5", "--warmup", "1"),
+            *("--api-key", "secret", "--gpus", "2", "--slo", "ttft=2s"),
+        )
+    assert run.returncode == 0, run.stderr
+    told, records, summary = kept(tmp_path)
+    assert len(records) == len(server.bodies)
+    assert {r["phase"] for r in records} == {"warmup", "measured"}
+    assert all((r["sent"] < told["warmup_until"]) == (r["phase"] == "warmup") for r in records)
+    assert all(
+        (r["outcome"], r["chunks"], r["output_tokens"], len(r["gaps"])) == ("ok", 4, 4, 3) for r in records
+    )
+    assert all(r["sent"] < told["stopping"] <= told["ended"] for r in records), (
+        "nothing is sent after the end"
+    )
+    assert {h["authorization"] for h in server.headers} == {"Bearer secret"}
+    assert "secret" not in json.dumps(told)
+    assert {k: told[k] for k in ("profile", "model", "seed", "gpus", "host", "workers")} == {
+        "profile": "chat",
+        "model": "paced-model",
+        "seed": 5,
+        "gpus": 2.0,
+        "host": server.url,
+        "workers": 1,
+    }
+    assert summary["all"]["offered"] == sum(r["phase"] == "measured" for r in records)
+    assert summary["run"] == told["name"]
+    assert re.fullmatch(r"\d{8}-\d{6}-chat-[0-9a-f]{4}", told["name"])
+
+
+def test_requests_that_are_open_when_the_time_is_up_may_end(paced: Any, tmp_path: Path) -> None:
+    with paced(ttft=2.0, gap=0.005, tokens=4) as server:
+        run = locust(tmp_path, "-u", "2", "-r", "2", "-t", "1s", "--warmup", "0", "-H", server.url)
+    assert run.returncode == 0, run.stderr
+    told, records, _ = kept(tmp_path)
+    assert [r["outcome"] for r in records] == ["ok", "ok"]
+    assert all(r["ended"] > told["stopping"] for r in records)
 
 
 def test_it_runs_in_worker_processes_too(paced: Any, tmp_path: Path) -> None:
-    with paced(ttft=0.01, gap=0.005, tokens=4) as server:
+    with paced(ttft=0.5, gap=0.005, tokens=4) as server:
         run = locust(
             tmp_path,
-            *("-u", "4", "-r", "4", "-t", "3s", "-H", server.url, "--processes", "2"),
+            *("-u", "4", "-r", "4", "-t", "5s", "-H", server.url, *processes(2), "--warmup", "0"),
             *("--seed", "3", "--json-file", "run"),
         )
     assert run.returncode == 0, run.stderr
-    assert rows(tmp_path)["TTFT"]["num_requests"] == rows(tmp_path)["e2e"]["num_requests"] > 4
     prompts = [b["messages"][0]["content"] for b in server.bodies]
-    assert len(set(prompts)) == len(prompts), "workers with one seed send different prompts"
+    assert len(set(prompts)) == len(prompts) > 4, "workers with one seed send different prompts"
+    told, records, summary = kept(tmp_path)
+    assert (told["workers"], told["lost_workers"]) == (2, [])
+    assert len(records) == len(prompts), "the master has waited for the last batch of each worker"
+    assert {r["worker"] for r in records} == {0, 1}
+    assert {r["outcome"] for r in records} == {"ok"}
+    assert summary["all"]["offered"] == len(records)
+
+
+def test_several_locustfiles_share_one_run(paced: Any, tmp_path: Path) -> None:
+    with paced(ttft=0.01, gap=0.005, tokens=4) as server:
+        run = locust(
+            tmp_path, "-u", "2", "-r", "2", "-t", "4s", "-H", server.url, "ChatUser", "CodeUser", file=""
+        )
+    assert run.returncode == 0, run.stderr
+    told, records, summary = kept(tmp_path)
+    assert told["profile"] == "mixed"
+    assert {r["profile"] for r in records} == set(summary["profiles"]) == {"chat", "code"}
+    assert len(records) == len(server.bodies), "each request is kept once"
 
 
 def test_the_installed_package_can_be_imported_without_locust_running_it() -> None:
-    code = "import loadtest.chat, loadtest._lib._prompts; print(loadtest.chat.ChatUser.__name__)"
+    code = "import loadtest.chat; print(loadtest.chat.ChatUser.__name__)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert run.stdout == "ChatUser\n", run.stderr
 
