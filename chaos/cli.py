@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from chaos.run import cli as running
+
 if TYPE_CHECKING:
     from chaos.inject import Injection
     from chaos.place import Place
@@ -23,6 +25,8 @@ _HELP = """Break things on purpose, for a bounded time, and have them put right 
   exaserve chaos inject node_kill --target any --duration 60 --place lab --dry-run
   exaserve chaos status                                        # what is in now
   exaserve chaos recover                                       # everything put right, from any state; safe twice
+  exaserve chaos experiments                                   # whole experiments, with what each allows
+  exaserve chaos run replica-crash --place lab --repeat 5      # under load, measured, judged, with a report
 
 Nothing is done unless an undo record is on the disk and a second process stands ready that takes the fault out when
 its time is over, or this command dies. A fault that can't be measured is taken out again and reported as failed."""
@@ -270,6 +274,9 @@ def _parameters(words: list[str]) -> dict[str, Any]:
         except yaml.YAMLError:
             found[key] = value
     return found
+
+
+running.add(app)
 
 
 def main() -> None:

@@ -174,21 +174,8 @@ def _processes(request: dict[str, Any]) -> dict[str, Any]:
 
 def listener_tree(port: int) -> list[dict[str, Any]]:
     """The topmost process that listens on the TCP port, and all below it; empty if none can be seen."""
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError), open(table) as f:
-            for row in list(f)[1:]:
-                words = row.split()
-                # 0A: TCP_LISTEN (include/net/tcp_states.h)
-                if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
-                    inodes.add(f"socket:[{words[9]}]")
-    holders = set()
-    for pid in identity.pids() if inodes else ():
-        with contextlib.suppress(OSError):
-            for handle in os.listdir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    if os.readlink(f"/proc/{pid}/fd/{handle}") in inodes:
-                        holders.add(pid)
-                        break
+    tables = [identity.listeners(t) for t in ("/proc/net/tcp", "/proc/net/tcp6")]
+    wanted = {inode for table in tables for inode, found in table.items() if found == port}
+    holders = {pid for pid in identity.pids() if identity.sockets(pid) & wanted} if wanted else set()
     top = [pid for pid in holders if (identity.stat(pid) or ("", 0))[1] not in holders]
     return identity.tree(top[0]) if len(top) == 1 else []

@@ -118,6 +118,41 @@ def session(who: dict[str, Any]) -> list[dict[str, Any]]:
     return [one for one in inside if one]
 
 
+def listening(pid: int) -> list[int]:
+    """TCP ports that the process listens on, in its own network namespace; empty if that can't be seen."""
+    held, ports = sockets(pid), []
+    for table in (f"/proc/{pid}/net/tcp", f"/proc/{pid}/net/tcp6"):
+        ports += [port for inode, port in listeners(table).items() if inode in held]
+    return sorted(set(ports))
+
+
+def listeners(table: str) -> dict[str, int]:
+    """Inode -> port of the sockets that listen, from a table like /proc/net/tcp; empty if it can't be read."""
+    try:
+        with open(table) as f:
+            rows = [line.split() for line in f][1:]
+    except OSError:
+        return {}
+    # 0A: TCP_LISTEN (include/net/tcp_states.h)
+    return {row[9]: int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"}
+
+
+def sockets(pid: int) -> set[str]:
+    """Inodes of the process's open sockets; empty if they can't be seen."""
+    found = set()
+    try:
+        for handle in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                link = os.readlink(f"/proc/{pid}/fd/{handle}")
+            except OSError:
+                continue
+            if link.startswith("socket:["):
+                found.add(link[len("socket:[") : -1])
+    except OSError:
+        pass
+    return found
+
+
 def until(true: Callable[[], Any], seconds: float) -> bool:
     """Whether it came true within the seconds; looked at every 10 ms."""
     end = time.monotonic() + seconds

@@ -24,10 +24,12 @@ __all__ = [
     "replicas_in_rotation",
     "requests_succeed",
     "slo_attainment",
+    "wait_all_in_rotation",
     "wait_for_alert",
     "wait_for_load",
     "wait_in_rotation",
     "wait_out_of_rotation",
+    "wait_some_out_of_rotation",
 ]
 
 _EVERY = 0.1  # seconds between two looks at the router
@@ -126,6 +128,35 @@ def wait_in_rotation(admin: str, replica: str, timeout: float = 120.0) -> float:
         return seen.since if seen.in_rotation else f"it is {seen.state} {seen.reason}".rstrip()
 
     return _wait(look, f"{replica} is in rotation", timeout, _EVERY)
+
+
+def wait_all_in_rotation(admin: str, timeout: float = 120.0) -> float:
+    """Wait until every replica is in rotation (again); seconds since the injection to the last one's change."""
+    injected = timeline.start()
+
+    def look() -> float | str:
+        replicas = fleet.read(admin).values()
+        out = [f"{r.name} is {r.state} {r.reason}".rstrip() for r in replicas if not r.in_rotation]
+        if out or not replicas:
+            return "; ".join(out) or "there is no replica"
+        return max([injected, *(r.since for r in replicas if r.since >= injected)])
+
+    return _wait(look, "every replica is in rotation", timeout, _EVERY)
+
+
+def wait_some_out_of_rotation(admin: str, timeout: float = 15.0) -> float:
+    """Wait until the router sends some replica no new requests; seconds since the injection.
+
+    One that was out and is back already counts: its state began after the injection.
+    """
+    injected = timeline.start()
+
+    def look() -> float | str:
+        replicas = list(fleet.read(admin).values())
+        since = [r.since for r in replicas if not r.in_rotation or r.since > injected]
+        return min(since) if since else "all are in rotation"
+
+    return _wait(look, "some replica is out of rotation", timeout, _EVERY)
 
 
 def requests_succeed(router: str, count: int = 4, not_by: str = "", timeout: float = 60.0) -> dict[str, int]:

@@ -6,7 +6,7 @@
 kind         what (each as often)                                                  expected
 ===========  ====================================================================  ========
 far over     a chat of 1.5 to 3 times the context                                  400
-one over     a completion whose prompt has as many tokens as the context           400
+one over     a completion whose prompt has one token more than the context         400
 just inside  a completion whose prompt leaves room for one token, asks for one     200
 near         a chat of about 9/10 of the context, asks for one token               200
 answer over  a short chat that asks for one token more than the context            400

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs Debian's prometheus and prometheus-alertmanager where they are missing and root or
 # password-less sudo allows it; with the argument `lab` also what `exaserve lab` and faults use (ip, nft,
-# fusermount3, stress-ng); with `tests` that and prometheus-node-exporter, which only the tests compare ours
+# fusermount3, stress-ng, gdb, libfaketime); with `tests` that and prometheus-node-exporter, which only the tests compare ours
 # with. Never fails where it can't: it says what is missing and how to get it.
 # Debian's own services are neither started nor left enabled: ExaServe runs these programs itself.
 set -euo pipefail
@@ -12,13 +12,15 @@ command -v prometheus >/dev/null && command -v promtool >/dev/null || missing+=(
   || missing+=(prometheus-alertmanager)
 programs="prometheus, promtool, alertmanager, amtool"
 if [ "${1:-}" = lab ] || [ "${1:-}" = tests ]; then
-  programs+=", ip, nft, fusermount3, stress-ng"
+  programs+=", ip, nft, fusermount3, stress-ng, gdb"
   # nft and its like are in sbin, which the PATH of a user who is not root may lack.
   PATH=$PATH:/usr/sbin:/sbin
   command -v ip >/dev/null || missing+=(iproute2)
   command -v nft >/dev/null || missing+=(nftables)
   command -v fusermount3 >/dev/null || missing+=(fuse3)
   command -v stress-ng >/dev/null || missing+=(stress-ng)
+  command -v gdb >/dev/null || missing+=(gdb)
+  ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || missing+=(libfaketime)
 fi
 if [ "${1:-}" = tests ]; then
   programs+=", node_exporter"

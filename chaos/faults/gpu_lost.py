@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 from pydantic import Field
 
-from chaos import ask, steps
+from chaos import ask, identity, steps
 from chaos.fault import Engine, Fault, Parameters, Plan, Proof, Target
 from chaos.place import Place
 
@@ -48,10 +48,7 @@ def _page(target: Target) -> tuple[str, str]:
         control = (
             environ.get("EXASERVE_NVML_CONTROL", "") if environ.get("EXASERVE_NVML") == "chaos.nvml" else ""
         )
-        try:
-            ports = [c.laddr.port for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
-        except psutil.Error:
-            continue
+        ports = identity.listening(process.pid)
         if control and ports:
             address = target.node.address if target.node is not None else "127.0.0.1"
             return f"http://{address}:{ports[0]}/metrics", control

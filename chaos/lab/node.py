@@ -142,7 +142,10 @@ def _stack(node: State) -> list[str]:
 
 
 def _environment(state: State, node: State) -> dict[str, str]:
-    return {**os.environ, MARK: state["folder"], "EXASERVE_RUN": node["run"], "PYTHONUNBUFFERED": "1"}
+    # Its exporter asks the driver through chaos/nvml.py, so that the fault gpu_lost has something to act on.
+    gpus = {"EXASERVE_NVML": "chaos.nvml", "EXASERVE_NVML_CONTROL": str(Path(node["run"]) / "nvml.json")}
+    own = {MARK: state["folder"], "EXASERVE_RUN": node["run"], "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, **gpus, **own}
 
 
 def _configure(state: State, node: State) -> None:

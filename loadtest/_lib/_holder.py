@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+from collections.abc import Callable
 from io import BufferedWriter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import gevent
 import msgspec
@@ -24,6 +25,7 @@ from loadtest._lib._record import Record
 from loadtest._lib._run import Run
 
 _SECRET = ("api_key", "prometheus")
+T = TypeVar("T")
 _records = msgspec.json.Decoder(Record)
 
 
@@ -62,17 +64,14 @@ class Holder:
         host = environment.host or next((c.host for c in environment.user_classes if c.host), None)
         if not host:
             raise _Refused(2, "no address; give one with -H http://127.0.0.1:8000")
-        try:
-            Address(host)
-            key = _options.api_key(options)
-            objectives, limits = Objectives.parse(options.slo), Limits.parse(options.client_limits)
-            seed, gpus, name = (
-                _options.seed(options.seed),
-                _options.gpus(options.gpus),
-                _options.name(options.run_name),
-            )
-        except ValueError as error:
-            raise _Refused(2, str(error)) from None
+        _asked("-H", Address, host)
+        key = _asked("--api-key-file", lambda _: _options.api_key(options), "")
+        objectives = _asked("--slo", Objectives.parse, options.slo)
+        limits = _asked("--client-limits", Limits.parse, options.client_limits)
+        seed = _asked("--seed", _options.seed, options.seed)
+        gpus = _asked("--gpus", _options.gpus, options.gpus)
+        name = _asked("--run-name", _options.name, options.run_name)
+        warmup = _asked("--warmup", _options.warmup, options.warmup)
         model, length = self._model(host, key, options)
         names = [getattr(c, "profile_name", c.__name__) for c in environment.user_classes]
         profile = names[0] if len(names) == 1 else "mixed"
@@ -95,7 +94,7 @@ class Holder:
             versions=_run.versions(),
             machine=_run.machine(),
         )
-        run.warmup = _warmup(options, runner)
+        run.warmup = _warmup(warmup, options, runner)
         run.warmup_until = run.started + run.warmup["seconds"]
         folder = Path(options.run_folder) if options.run_folder else _run.home() / name
         if options.no_save:
@@ -133,7 +132,8 @@ class Holder:
 
     def _give_up(self, code: int, why: str) -> None:
         logging.error("load test: %s", why)
-        self._environment.process_exit_code = code
+        if self._environment.parsed_options.headless:
+            self._environment.process_exit_code = code
         runner = self._environment.runner
         gevent.spawn(runner.quit if self._environment.parsed_options.headless else runner.stop)
 
@@ -233,9 +233,16 @@ def _present(runner: Any) -> list[Any]:
     return [client for client in runner.clients.all if client.state != "missing"]
 
 
-def _warmup(options: Any, runner: Any) -> dict[str, Any]:
+def _asked(option: str, read: Callable[[str], T], text: str) -> T:
+    """What the option says; locust's web page sends its text unchecked."""
+    try:
+        return read(text)
+    except ValueError as error:
+        raise _Refused(_verdict.USAGE, str(error) if option in str(error) else f"{option}: {error}") from None
+
+
+def _warmup(given: float | None, options: Any, runner: Any) -> dict[str, Any]:
     """What the run's first part is that does not count, in seconds and in words."""
-    given = _options.warmup(options.warmup)
     if given is not None:
         return {"seconds": given, "rule": f"--warmup {given:g}"}
     users, rate = runner.target_user_count or 0, float(getattr(options, "spawn_rate", None) or 1)

@@ -174,7 +174,8 @@ class Load:
     def give_up(self, code: int, why: str) -> None:
         """End what cannot begin, with one line that says why."""
         logging.error("load test: %s", why)
-        self.environment.process_exit_code = code
+        if self.environment.parsed_options.headless:
+            self.environment.process_exit_code = code
         runner = self.environment.runner
         gevent.spawn(runner.quit if self.environment.parsed_options.headless else runner.stop)
 

@@ -59,6 +59,7 @@ class Record:
     cached_tokens: int | None = None
     status: int | None = None
     replica: str | None = None
+    pool: str | None = None
     finish_reason: str | None = None
     reason: str | None = None
     detail: str | None = None

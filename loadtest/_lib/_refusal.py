@@ -9,7 +9,7 @@ import json
 import re
 
 #: Words of vLLM, of OpenAI and of ExaServe's router for "too long".
-_LIMIT = re.compile(r"context|maximum|max_|too (long|large|many)|limit|exceed", re.IGNORECASE)
+_LIMIT = re.compile(r"context|maximum|max_model_len|too (long|large|many)|limit|exceed", re.IGNORECASE)
 
 
 def unclear(status: int, body: bytes, expect: int) -> str | None:

@@ -189,6 +189,7 @@ class Sender:
         if reply.status:
             record.status = reply.status
             record.replica = reply.headers.get("x-exaserve-replica")
+            record.pool = reply.headers.get("x-exaserve-pool")
             record.request_id = reply.headers.get("x-request-id")
             record.retry_after = _retry_after(reply.headers.get("retry-after"))
 

@@ -230,12 +230,17 @@ class _Summing:
         self.seconds = stopped - began
         self.warmup = self.late = 0
         self.groups: dict[str, defaultdict[str, Group]] = {
-            kind: defaultdict(Group) for kind in ("profiles", "intents", "replicas")
+            kind: defaultdict(Group) for kind in ("profiles", "intents", "pools", "replicas")
         }
         self._all: Group | None = None
 
     def add(self, record: Record) -> None:
-        names = (("profiles", record.profile), ("intents", record.intent), ("replicas", record.replica))
+        names = (
+            ("profiles", record.profile),
+            ("intents", record.intent),
+            ("pools", record.pool),
+            ("replicas", record.replica),
+        )
         groups = [self.groups[kind][name] for kind, name in names if name is not None]
         if record.outcome == "ok":
             for group in groups:

@@ -76,6 +76,14 @@ def _parts(found: Gathered, plots: _plots.Plots) -> list[str]:
         ),
         _sections.groups(
             found,
+            "pools",
+            "answered-pools",
+            "By pool, as clients saw it",
+            "Which pool of the router answered, by its own header.",
+            _plots.groups(found, "pools", plots),
+        ),
+        _sections.groups(
+            found,
             "replicas",
             "replicas",
             "By replica",

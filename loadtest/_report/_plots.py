@@ -270,7 +270,7 @@ def spread(found: Gathered) -> str:
 
 
 def pools(found: Gathered) -> str:
-    """What the fleet says of its pools over the whole run; a client does not know which pool served it."""
+    """What the fleet says of its pools over the whole run, refused requests included."""
     there = (found.fleet or {}).get("pools") or []
     if not there:
         inside = (
@@ -278,7 +278,7 @@ def pools(found: Gathered) -> str:
             if found.fleet
             else f"<p>{_UNASKED}</p>"
         )
-        return section("pools", "By pool", inside)
+        return section("pools", "By pool, in the fleet's words", inside)
     columns = {
         "requests": ("requests/s", "/s"),
         "failed": ("failed/s", "/s"),

@@ -68,7 +68,12 @@ def _comparison(found: Gathered) -> list[str]:
 
 def _groups(found: Gathered) -> list[str]:
     out: list[str] = []
-    for key, title in (("profiles", "profile"), ("intents", "intent"), ("replicas", "replica")):
+    for key, title in (
+        ("profiles", "profile"),
+        ("intents", "intent"),
+        ("pools", "pool"),
+        ("replicas", "replica"),
+    ):
         there = found.summary.get(key) or {}
         if len(there) < 2:
             continue

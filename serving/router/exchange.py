@@ -174,11 +174,12 @@ class Exchange(Attempt):
         client.release_buffer()
         tenant = self.tenant
         client.write(
-            b"%sx-request-id: %s\r\n%s%s%s\r\n%s"
+            b"%sx-request-id: %s\r\n%s%s%s%s\r\n%s"
             % (
                 head,
                 self.request_id,
                 server.replica_lines[replica],
+                self.pool.answer_line if self.pool is not None else b"",
                 tenant.budget.headers() if tenant is not None else b"",
                 b"connection: close\r\n" if client.close_after else b"",
                 body,

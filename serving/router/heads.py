@@ -29,7 +29,7 @@ HOP_REQUEST = frozenset(
 SPECIAL_RESPONSE = frozenset(
     (b"content-length", b"content-type", b"transfer-encoding", b"connection", b"keep-alive", b"proxy-connection",
      b"te", b"trailer", b"upgrade", b"proxy-authenticate", b"proxy-authorization", b"x-request-id",
-     b"x-exaserve-replica")
+     b"x-exaserve-replica", b"x-exaserve-pool")
 )  # fmt: skip
 HOP_RESPONSE = SPECIAL_RESPONSE - {b"content-length", b"content-type", b"transfer-encoding"}
 #: Names in any spelling that were found to be nothing special. Clients choose them, so their number is bounded.

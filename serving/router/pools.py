@@ -77,6 +77,8 @@ class Pool:
         self.max_queue_depth = router.max_queue_depth
         self.watermark = router.kv_cache_watermark
         self.priority = settings.priority
+        #: Tells clients which pool answered; nothing where there is only one.
+        self.answer_line = b"x-exaserve-pool: %s\r\n" % self.name.encode() if config.pools else b""
         self.fallback: Pool | None = None
 
     # --- members ---

@@ -17,7 +17,7 @@ from chaos.lab import state
 #: Where ``chaos/engines/mounts.py`` keeps what it holds.
 _HELD = Path("/run/exaserve-chaos")
 _ON_NODE = (
-    "tc qdisc; nft -s list ruleset; ip -o link | sed 's/link-netnsid.*//'; cat /proc/self/mountinfo | sort; "
+    "tc qdisc; nft -s list ruleset; ip -o link | sed 's/link-netnsid.*//'; grep -F '{folder}/' /proc/self/mountinfo; "
     "for port in {ports}; do curl -s -m 1 http://127.0.0.1:$port/_sim/fault; done"
 )
 
@@ -59,7 +59,9 @@ def on_nodes(name: str) -> dict[str, Any]:
         if who is None or not Path(f"/proc/{who['pid']}").exists():
             told[node["name"]] = "down"
             continue
-        script = _ON_NODE.format(ports=" ".join(str(r["port"]) for r in node["replicas"]))
+        script = _ON_NODE.format(
+            folder=found["folder"], ports=" ".join(str(r["port"]) for r in node["replicas"])
+        )
         argv = ["nsenter", "-t", str(who["pid"]), "-n", "-m", "-p", "-u", "--", "sh", "-c", script]
         told[node["name"]] = _steady(subprocess.run(argv, capture_output=True, text=True).stdout)
     return told
@@ -69,11 +71,15 @@ def everything(name: str, home: Path) -> dict[str, Any]:
     return {**here(name, home), "nodes": on_nodes(name)}
 
 
-def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """The keys that differ, with both values cut to what a person can read."""
-    return [
-        f"{k}: {str(v)[:300]} != {str(before.get(k))[:300]}" for k, v in now.items() if before.get(k) != v
-    ]
+def differences(before: Any, now: Any, where: str = "") -> list[str]:
+    """What came and what went, one line each, with where it was found."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = [*before, *(k for k in now if k not in before)]
+        return [d for k in keys for d in differences(before.get(k), now.get(k), f"{where}/{k}")]
+    if isinstance(before, list) and isinstance(now, list):
+        came = [f"{where}: + {x}" for x in now if x not in before]
+        return [*came, *(f"{where}: - {x}" for x in before if x not in now)]
+    return [] if before == now else [f"{where}: {before} -> {now}"]
 
 
 def _steady(text: str) -> list[str]:

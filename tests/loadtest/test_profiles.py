@@ -257,7 +257,7 @@ def test_overlong_asks_lie_on_both_sides_of_the_models_limit() -> None:
         assert not ask.stream
         body, limit = ask.body, 1024
         if ask.path == COMPLETIONS:
-            assert len(body["prompt"]) == (limit if ask.expect == 400 else limit - 1)
+            assert len(body["prompt"]) == (limit + 1 if ask.expect == 400 else limit - 1)
             assert body["max_tokens"] == 1
             kinds[ask.expect, "numbers"] += 1
         elif body["max_tokens"] > 1:
@@ -278,7 +278,7 @@ def test_overlong_asks_lie_on_both_sides_of_the_models_limit() -> None:
 def test_overlong_follows_the_context() -> None:
     _settings.use(Settings(context=8192))
     lengths = {len(ask.body["prompt"]) for ask in many("overlong", 60) if ask.path == COMPLETIONS}
-    assert lengths == {8191, 8192}
+    assert lengths == {8191, 8193}
 
 
 @pytest.mark.parametrize(
@@ -291,6 +291,11 @@ def test_overlong_follows_the_context() -> None:
         (400, {"detail": "maximum context length is 1024"}, "HTTP 400 without an OpenAI-shaped error in it"),
         (400, {"error": "too long: 1024"}, "HTTP 400 without an OpenAI-shaped error in it"),
         (400, {"error": {"message": "Bad request"}}, "HTTP 400 whose message names no limit"),
+        (
+            400,
+            {"error": {"message": "max_tokens must be at least 1, got 0."}},
+            "HTTP 400 whose message names no limit",
+        ),
         (400, {"error": {"message": "prompt too long"}}, "HTTP 400 whose message names no limit"),
     ],
 )

@@ -70,6 +70,19 @@ def test_each_key_of_match_decides(match: dict[str, Any], inside: Any, outside: 
     uvloop.run(go())
 
 
+def test_the_answer_names_the_pool_where_there_are_pools() -> None:
+    async def go() -> None:
+        async with router(
+            HeldEngine("answer"), pools={"long": {"match": {"min_input_tokens": 1000}}, "rest": {}}
+        ) as r:
+            assert b"\r\nx-exaserve-pool: rest" in (await r.post(CHAT))[1]
+            assert b"\r\nx-exaserve-pool: long" in (await r.post(LONG))[1]
+        async with router(HeldEngine("answer")) as r:
+            assert b"x-exaserve-pool" not in (await r.post(CHAT))[1]
+
+    uvloop.run(go())
+
+
 def test_tenants_decide_and_a_pool_that_a_tenant_may_not_use_is_forbidden(tmp_path: Path) -> None:
     async def go() -> None:
         file = tenants_file(
