@@ -300,7 +300,7 @@ def pools(found: Gathered) -> str:
     heads = ["pool", "model", *(title for title, _ in columns.values())]
     return section(
         "pools",
-        "By pool",
+        "By pool, in the fleet's words",
         table(heads, rows),
         "The fleet's own word, from its Prometheus: means and buckets' quantiles over the run, whoever sent the requests.",
     )
