@@ -11,9 +11,9 @@ from dataclasses import dataclass
 #: Recording rules need two samples a minute at the very least; vLLM's own page takes it milliseconds to write.
 INTERVAL, TIMEOUT = "15s", "10s"
 
-#: Ports by default: the router's admin API, the exporter, vLLM's server, Ray's metrics agent; a load test has none,
-#: this is an example for its --metrics-port.
-ADMIN, EXPORTER, VLLM, RAY, LOADTEST = 8001, 9420, 8000, 8080, 9646
+#: Ports by default: the router's admin API, the exporter, vLLM's server, Ray's metrics agent; load tests and
+#: experiments have none, these are examples for their --metrics-port.
+ADMIN, EXPORTER, VLLM, RAY, LOADTEST, CHAOS = 8001, 9420, 8000, 8080, 9646, 9647
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,17 @@ _LOADTEST_JOB = Job(
     pods=(("app.kubernetes.io/name", "exaserve-loadtest"),),
 )
 
+_CHAOS_JOB = Job(
+    "exaserve-chaos",
+    "An experiment while it runs: exaserve chaos run, whose page is on the loopback of its machine. Down in between.",
+    (f"127.0.0.1:{CHAOS}",),
+    port="metrics",
+    pods=(("app.kubernetes.io/name", "exaserve-chaos"),),
+)
+
 #: Jobs of each source.
 JOBS: dict[str, tuple[Job, ...]] = {
-    "exaserve": (_ROUTER_JOB, _REPLICAS_JOB, _EXPORTER_JOB, _LOADTEST_JOB),
-    "vllm": (_VLLM_JOB, _EXPORTER_JOB, _LOADTEST_JOB),
-    "ray": (_RAY_JOB, _EXPORTER_JOB, _LOADTEST_JOB),
+    "exaserve": (_ROUTER_JOB, _REPLICAS_JOB, _EXPORTER_JOB, _LOADTEST_JOB, _CHAOS_JOB),
+    "vllm": (_VLLM_JOB, _EXPORTER_JOB, _LOADTEST_JOB, _CHAOS_JOB),
+    "ray": (_RAY_JOB, _EXPORTER_JOB, _LOADTEST_JOB, _CHAOS_JOB),
 }

@@ -35,7 +35,7 @@ _TITLES = {
     "replica": "Replicas, as the router sees them",
     "router": "The router",
     "loadtest": "Load tests (`locust … --metrics-port`)",
-    "chaos": "Chaos experiments (declared; nothing exports them yet)",
+    "chaos": "Chaos experiments (`exaserve chaos run`)",
 }
 
 

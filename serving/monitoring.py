@@ -99,13 +99,16 @@ def prometheus_config(config: Config, rules: Path | None = None, own: Collection
         "job_name": "exaserve-replica",
         "http_sd_configs": [{"url": f"http://{router}/sd", "refresh_interval": "5s"}],
     }
-    # A load test of this machine (--metrics-port) writes its address there while it runs.
-    loadtests = {
-        "job_name": "exaserve-loadtest",
-        "file_sd_configs": [
-            {"files": [str(home() / "loadtest" / "targets" / "*.json")], "refresh_interval": "5s"}
-        ],
-    }
+    # A load test of this machine (--metrics-port) and an experiment write their addresses there while they run.
+    passing = [
+        {
+            "job_name": f"exaserve-{what}",
+            "file_sd_configs": [
+                {"files": [str(home() / what / "targets" / "*.json")], "refresh_interval": "5s"}
+            ],
+        }
+        for what in ("loadtest", "chaos")
+    ]
     return yaml.safe_dump(
         {
             "global": {
@@ -121,7 +124,7 @@ def prometheus_config(config: Config, rules: Path | None = None, own: Collection
                 job("exaserve-router", router),
                 replicas,
                 exporter,
-                loadtests,
+                *passing,
                 job("prometheus", f"{_LISTEN}:{ports.prometheus_port}"),
                 job("alertmanager", f"{_LISTEN}:{ports.alertmanager_port}"),
             ],

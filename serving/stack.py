@@ -246,7 +246,7 @@ def _go_on(config: Config, addresses: dict[str, str], detached: bool) -> list[st
         f"Go on (with ExaServe's commands on the PATH: . {Path(sys.executable).parent / 'activate'}):",
         f"  ask        curl {router}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
         f'  in Python  openai.OpenAI(base_url="{router}/v1", api_key="unused")',
-        f"  load it    locust -f loadtest/ --headless -u 8 -t 60s -H {router}",
+        f"  load it    locust -f loadtest/chat.py --headless -u 8 -t 60s -H {router}",
         f"  break it   {chaos}",
     ]
     if "prometheus" in addresses:

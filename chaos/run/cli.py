@@ -47,6 +47,12 @@ def run(
     admin: Annotated[str, typer.Option(metavar="URL", help="Where the place does not say it.")] = "",
     prometheus: Annotated[str, typer.Option(metavar="URL", help="Where the place does not say it.")] = "",
     alertmanager: Annotated[str, typer.Option(metavar="URL", help="Where the place does not say it.")] = "",
+    metrics_port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65535, metavar="PORT", help="Of the run's page for Prometheus, on loopback; 0: any."
+        ),
+    ] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; do nothing.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the verdict.")] = False,
 ) -> None:
@@ -65,7 +71,7 @@ def run(
     fleet was not well before it began, a probe had no data, or the load could not be sent.
     """
     from chaos.run import grafana as marks
-    from chaos.run import judge, plan, report, runner
+    from chaos.run import judge, plan, prepare, report, runner
 
     if grafana and (why := marks.problem(grafana)):
         _end(why, 2)
@@ -73,15 +79,17 @@ def run(
     for name, url in addresses.items():
         if url and not url.startswith(("http://", "https://")):
             _end(f"--{name} {url}: not an address like http://127.0.0.1:8000", 2)
-    options = runner.Options(place, repeat, rate, target, grafana, grafana_token, addresses, quiet)
+    options = prepare.Options(
+        place, repeat, rate, target, grafana, grafana_token, addresses, metrics_port, quiet
+    )
     try:
         found = plan.read(experiment)
         if dry_run:
-            for line in runner.describe(found, options):
+            for line in prepare.describe(found, options):
                 typer.echo(line)
             return
         outcomes = runner.run(found, options)
-    except (plan.PlanError, runner.Unusable) as error:
+    except (plan.PlanError, prepare.Unusable) as error:
         _end(str(error), 2)
     except KeyboardInterrupt:
         _end("interrupted; what was put in has been taken out", 1)

@@ -9,7 +9,7 @@ nothing: silence is no success.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,7 @@ class Seen:
     undone: float
     ended: float
     victims: tuple[str, ...]
-    records: list[Record]
+    records: Sequence[Record]
     timeline: Timeline
     objective: Objective
     window: float = 0.5

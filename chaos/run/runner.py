@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
 import secrets
-import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from chaoslib import substitute
 from chaoslib.configuration import load_configuration
 from chaoslib.exceptions import ActivityFailed, ChaosException
-from chaoslib.experiment import ensure_experiment_is_valid, run_experiment
-from chaoslib.substitution import substitute
+from chaoslib.experiment import run_experiment
 from chaoslib.types import Strategy
 
-from chaos import actions, inject, load, places, probes, recover, timeline, web
-from chaos.fault import Refused
+from chaos import actions, load, probes, recover, timeline, web
 from chaos.place import Place
-from chaos.run import audit, grafana, judge, report
+from chaos.run import grafana, judge, measure, report
 from chaos.run.figures import CAPACITY_SPAN, IN_A_ROW, Figures, Seen, compute
 from chaos.run.judge import Verdict
-from chaos.run.plan import Experiment, PlanError
+from chaos.run.plan import Experiment
+from chaos.run.prepare import Options, Unusable, check_faults, prepare
+from chaos.run.publish import Faults, publish
 from chaos.run.report import Outcome
 from chaos.run.screen import Screen
 from chaos.run.series import Page
@@ -38,29 +36,6 @@ from chaos.run.timeline import Watch
 _DATA = 90.0  # seconds for Prometheus to have what the experiment asks of it
 _WELL = 180.0  # seconds for the fleet to be itself again between two injections
 _OPEN = 15.0  # seconds for requests of the run that are still open
-_LATE = 0.05  # share of requests that the load may send later than half a window
-_USAGE = 2
-
-
-class Unusable(Exception):
-    """Wrong usage, or nothing can be done here; the message names the option and the cure. Nothing was done."""
-
-
-@dataclass
-class Options:
-    """place: as ``--place``. rate: requests a second, None: the experiment's. target: of its fault, "": the experiment's.
-
-    addresses: of router, admin, prometheus, alertmanager, where the place does not say them.
-    """
-
-    place: str = "local"
-    repeat: int = 1
-    rate: float | None = None
-    target: str = ""
-    grafana: str = ""
-    grafana_token: str = ""
-    addresses: dict[str, str] = field(default_factory=dict)
-    quiet: bool = False
 
 
 def runs_folder() -> Path:
@@ -70,8 +45,8 @@ def runs_folder() -> Path:
 
 def run(experiment: Experiment, options: Options) -> list[Outcome]:
     """Run it ``repeat`` times, write the reports, return what came of each. Raises Unusable, PlanError."""
-    place, rate = _prepare(experiment, options)
-    _check_faults(experiment, place)
+    place, rate = prepare(experiment, options)
+    check_faults(experiment, place)
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{experiment.name}-{secrets.token_hex(2)}"
     folder = runs_folder() / name
     try:
@@ -79,93 +54,6 @@ def run(experiment: Experiment, options: Options) -> list[Outcome]:
     except OSError as error:
         raise Unusable(f"{folder}: {error.strerror}; EXASERVE_HOME names another place") from None
     return _Runner(experiment, options, place, rate, name, folder).run()
-
-
-def describe(experiment: Experiment, options: Options) -> list[str]:
-    """What ``run`` would do, as lines; nothing is done. Raises Unusable."""
-    place, rate = _prepare(experiment, options)
-    plan = experiment.plan
-    lines = [
-        f"{experiment.name}: {experiment.title}",
-        f"place {place.name}, {rate:g} requests/s of {plan.load.profile}",
-    ]
-    for given in _injections(experiment):
-        fault, target = str(given.get("fault")), str(given.get("target", "any"))
-        try:
-            for one, engine, steps_ in _dry(given, place):
-                lines.append(f"{fault} on {one.name} by {engine.name}, for {given.get('duration', 60)} s")
-                lines += [f"  do   {inject_text(step)}" for step in steps_.do]
-                lines += [f"  undo {inject_text(step)}" for step in steps_.undo]
-        except ActivityFailed as error:
-            lines.append(f"{fault} on {target}: refused: {error}")
-    lines += [
-        f"goal  {judge.Goal(name, allowed, None).text().partition(', ')[2]}: {name}"
-        for name, allowed in plan.goals.items()
-    ]
-    return [*lines, f"runbook {plan.runbook}", "Nothing was done."]
-
-
-def inject_text(step: Any) -> str:
-    from chaos import steps
-
-    return steps.text(step)
-
-
-def _prepare(experiment: Experiment, options: Options) -> tuple[Place, float]:
-    """The place, with its addresses in the environment, where the experiment's configuration looks for them."""
-    try:
-        ensure_experiment_is_valid(copy.deepcopy(experiment.content))
-    except ChaosException as error:
-        raise PlanError(f"{experiment.path}: {error}") from None
-    try:
-        place = places.open(options.place)
-        place.addresses |= {name: url.rstrip("/") for name, url in options.addresses.items() if url}
-        place.nodes()
-    except (ActivityFailed, ImportError) as error:
-        raise Unusable(f"--place {options.place}: {error}") from None
-    for name in ("router", "admin", "prometheus"):
-        if not place.addresses.get(name):
-            raise Unusable(f"{place.name} does not say where its {name} is; --{name} URL does")
-    for name, url in place.addresses.items():
-        os.environ[f"EXASERVE_{name.upper()}"] = url
-    rate = options.rate or experiment.plan.load.rate
-    os.environ["EXASERVE_PLACE"] = options.place
-    os.environ["EXASERVE_RATE"] = f"{rate:g}"
-    if options.target:
-        os.environ["EXASERVE_TARGET"] = options.target
-    return place, rate
-
-
-def _injections(experiment: Experiment) -> list[dict[str, Any]]:
-    configuration = load_configuration(experiment.content.get("configuration") or {})
-    return [substitute(copy.deepcopy(given), configuration, {}) for given in experiment.injections()]
-
-
-def _dry(given: dict[str, Any], place: Place) -> list[Any]:
-    return inject.dry_run(
-        str(given.get("fault")),
-        str(given.get("target", "any")),
-        place,
-        float(given.get("duration", 60.0)),
-        given.get("parameters") or {},
-        int(given.get("max_affected", 1)),
-        bool(given.get("allow_last", False)),
-    )
-
-
-def _check_faults(experiment: Experiment, place: Place) -> None:
-    """A fault that can't be done here is told before anything begins; an unwell fleet is for the steady state to tell."""
-    try:
-        well = all(r.in_rotation for r in place.replicas())
-    except ActivityFailed:
-        return
-    if not well:
-        return
-    for given in _injections(experiment):
-        try:
-            _dry(given, place)
-        except Refused as error:
-            raise Unusable(str(error)) from None
 
 
 class _Runner:
@@ -187,7 +75,12 @@ class _Runner:
         say(f"{self.experiment.title} ({self.place.name}); everything goes to {self.folder}")
         handler = _log_to(self.folder / "chaos.log")
         self.page.begin(self.experiment.name, self.name, self.plan.goals, self.plan.window)
-        self.page.serve(recover.folder().parent / "targets")
+        try:
+            self.page.serve(self.options.metrics_port, recover.folder().parent / "targets")
+        except OSError as error:
+            raise Unusable(
+                f"--metrics-port {self.options.metrics_port}: {error.strerror}; take another, or 0 for any"
+            ) from None
         self.watch.start()
         try:
             void = self._start_load()
@@ -290,7 +183,7 @@ class _Runner:
                 content,
                 settings,
                 strategy=Strategy.DEFAULT,
-                event_handlers=[self.screen, _Faults(self.page, self.experiment)],
+                event_handlers=[self.screen, Faults(self.page)],
             )
             return journal
         except (ChaosException, KeyboardInterrupt) as error:
@@ -306,28 +199,11 @@ class _Runner:
         assert self.load is not None
         end = time.monotonic() + _OPEN
         while time.monotonic() < end:
-            if (
-                max((r.get("due") or 0.0 for r in self.load.records()), default=0.0) > self.ended
-                and not self._open()
-            ):
+            records = self.load.records()
+            later = any((r.get("due") or 0.0) > self.ended for r in records)
+            if later and not measure.still_open(records, self.ended):
                 return
             time.sleep(0.25)
-
-    def _open(self) -> list[dict[str, Any]]:
-        """Requests that were due before the end and of which no record has come, as records."""
-        assert self.load is not None
-        records = [r for r in self.load.records() if r.get("due") is not None]
-        of: dict[int, dict[int, float]] = {}
-        for record in records:
-            of.setdefault(record["worker"], {})[record["number"]] = record["due"]
-        found = []
-        for dues in of.values():
-            before = [number for number, due in dues.items() if due <= self.ended]
-            for number in range(max(before, default=-1)):
-                if number not in dues:
-                    due = next((dues[n] for n in range(number, -1, -1) if n in dues), 0.0)
-                    found.append({"outcome": "open", "due": due, "sent": due, "first": None, "ended": None})
-        return found
 
     def _measure(
         self, faults: list[dict[str, Any]], journal: dict[str, Any] | None, started: float
@@ -335,46 +211,10 @@ class _Runner:
         """What was seen, the figures, and why the load says nothing, if it does not."""
         if not faults or self.load is None:
             return None, None, []
-        injected = min(float(f["injected_at"]) for f in faults)
-        begun = max(started, injected - self.plan.baseline)
-        records = [
-            r for r in [*self.load.records(), *self._open()] if (r.get("ended") or self.ended) >= begun - 1.0
-        ]
-        records = [r for r in records if (r.get("due") or r.get("sent") or 0.0) <= self.ended]
-        seen = Seen(
-            begun=begun,
-            injected=injected,
-            proven=max(float(f["proven_at"] or f["injected_at"]) for f in faults),
-            undone=_undone(faults, journal, self.ended),
-            ended=self.ended,
-            victims=self._victims(faults),
-            records=records,
-            timeline=self.watch.seen.between(begun, self.ended),
-            objective=self.plan.objective,
-            window=self.plan.window,
-            least=self.plan.least,
-            retries=audit.retries(self._audit(), {str(r.get("request_id")) for r in records}),
+        seen = measure.seen(
+            self.plan, self.place, self.load, self.watch.seen, faults, journal, started, self.ended
         )
-        return seen, compute(seen), _load_problems(seen, self.plan.window, self.load)
-
-    def _audit(self) -> Path | None:
-        regions = getattr(self.place, "regions", None)
-        return audit.folder(regions[0]["run"]) if regions else None
-
-    def _victims(self, faults: list[dict[str, Any]]) -> tuple[str, ...]:
-        """Replicas that bear the faults: the targets, or those on the targets' nodes."""
-        if self.plan.victims:
-            return tuple(self.plan.victims)
-        names = {str(f["target"]).partition("/")[0] for f in faults if "/" not in str(f["target"])}
-        try:
-            on = {node.name: node.replicas for node in self.place.nodes()}
-            replicas = {r.name for r in self.place.replicas()}
-        except ActivityFailed:
-            return tuple(sorted(names))
-        found = {name for name in names if name in replicas}
-        for name in names:
-            found |= set(on.get(name, []))
-        return tuple(sorted(found))
+        return seen, compute(seen), measure.load_problems(seen, self.plan.window, self.load)
 
     # --- after ----------------------------------------------------------------------------------------
 
@@ -417,7 +257,7 @@ class _Runner:
             self.rate,
         )
         self.outcomes.append(outcome)
-        _publish(self.page, outcome)
+        publish(self.page, outcome)
         try:
             report.write(outcome)
         except OSError as error:
@@ -463,36 +303,6 @@ class _Runner:
             time.sleep(min(left, 0.2))
 
 
-class _Faults(Screen):
-    """Tells the page when faults come and go; and has SIGTERM end a run as Ctrl-C does.
-
-    The toolkit's own handler raises an exception that it then takes for the failure of the activity that runs.
-    """
-
-    def __init__(self, page: Page, experiment: Experiment) -> None:
-        super().__init__(quiet=True)
-        self._page, self._experiment = page, experiment
-        self._active: list[tuple[str, str]] = []
-
-    def started(self, experiment: Any, journal: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-
-    def activity_completed(self, activity: Any, run: Any) -> None:
-        func = (activity.get("provider") or {}).get("func")
-        output = run.get("output")
-        if func == "inject_fault" and run.get("status") == "succeeded" and isinstance(output, list):
-            for one in output:
-                key = (str(one["fault"]), str(one["target"]))
-                self._active.append(key)
-                self._page.put("fault_active", 1, *key)
-                self._page.put("fault_injected_timestamp_seconds", one["injected_at"], *key)
-                self._page.put("undo_pending", float(len(self._active)))
-        elif func == "undo_fault":
-            for key in self._active:
-                self._page.put("fault_active", 0, *key)
-            self._page.put("undo_pending", 0)
-
-
 def _holds(probe: dict[str, Any], configuration: dict[str, Any]) -> bool:
     """Whether a probe of ours would be within its tolerance; those of others are taken as such."""
     from chaoslib.hypothesis import within_tolerance
@@ -506,59 +316,6 @@ def _holds(probe: dict[str, Any], configuration: dict[str, Any]) -> bool:
         return bool(within_tolerance(probe.get("tolerance"), func(**arguments), configuration, {}))
     except (ActivityFailed, TypeError):
         return False
-
-
-def _undone(faults: list[dict[str, Any]], journal: dict[str, Any] | None, ended: float) -> float:
-    """When the last fault was taken out: the end of ``undo_fault``, else the fault's own end."""
-    from datetime import datetime
-
-    ends = []
-    for activity in [*((journal or {}).get("run") or []), *((journal or {}).get("rollbacks") or [])]:
-        if ((activity.get("activity") or {}).get("provider") or {}).get(
-            "func"
-        ) == "undo_fault" and activity.get("end"):
-            at = datetime.fromisoformat(str(activity["end"]))
-            ends.append(at.timestamp() if at.tzinfo else at.replace(tzinfo=_utc()).timestamp())
-    own = max(float(f["until"]) for f in faults)
-    return min([own, ended, *ends[:1]])
-
-
-def _utc() -> Any:
-    from datetime import UTC
-
-    return UTC
-
-
-def _load_problems(seen: Seen, window: float, running: load.Load) -> list[str]:
-    """Why the load says nothing: it ended early, sent late, or nothing was asked before the fault."""
-    problems = []
-    if not running.running:
-        problems.append(f"the load ended before the run did: {running.last_words()}")
-    timed = [r for r in seen.records if r.get("due") is not None and r.get("sent") is not None]
-    late = [r for r in timed if r["sent"] - r["due"] > window / 2]
-    if len(late) > _LATE * max(1, len(timed)):
-        problems.append(
-            f"the load could not keep up: {len(late)} of {len(timed)} requests were sent over {window / 2:g} s late; "
-            "give it more CPU, or a lower --rate"
-        )
-    if not any((r.get("ended") or seen.ended) < seen.injected for r in seen.records):
-        problems.append("no request ended before the fault, so there is nothing to compare with")
-    return problems
-
-
-def _publish(page: Page, outcome: Outcome) -> None:
-    """The figures and the verdict."""
-    figures = outcome.figures
-    if figures is not None:
-        page.put("resolution_seconds", figures.resolution)
-        for fault in outcome.faults:
-            key = (str(fault["fault"]), str(fault["target"]))
-            page.put("fault_active", 0, *key)
-            for name in ("detection", "reroute", "slo_recovery", "capacity_recovery"):
-                page.put(f"{name}_seconds", figures.values.get(name), *key)
-        for name in ("lost_requests", "cut_streams", "recomputed_tokens"):
-            page.put(f"{name}_total", figures.values.get(name))
-    page.state(outcome.verdict.state)
 
 
 def _log_to(path: Path) -> logging.Handler:

@@ -16,7 +16,7 @@ from chaos.run.timeline import Watch
 _EVERY, _EVERY_QUIET = 1.0, 10.0  # seconds between two looks at the load, where somebody sees it and in a log
 
 
-class Screen(RunEventHandler):  # type: ignore[misc]
+class Screen(RunEventHandler):
     """Lines with the seconds since the beginning. It is also told by the Chaos Toolkit what it does."""
 
     def __init__(self, quiet: bool = False) -> None:

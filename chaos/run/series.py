@@ -81,8 +81,11 @@ class Page:
                 family.add_metric(labels, value)
             yield family
 
-    def serve(self, targets: Path | None) -> str:
-        """Start serving; the address. targets: folder for the file that tells Prometheus."""
+    def serve(self, port: int, targets: Path | None) -> str:
+        """Start serving; the address. port: 0 takes any. targets: folder for the file that tells Prometheus.
+
+        Raises OSError where the port is taken.
+        """
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
         page = self
@@ -100,7 +103,7 @@ class Page:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True).start()
         address = f"127.0.0.1:{self._server.server_port}"

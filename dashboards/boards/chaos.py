@@ -2,7 +2,7 @@
 
 Faults are marks on every panel of the board. The figures of each run stand in tables, beside what the experiment
 allows; below is what users and the fleet felt. The series of the experiments are declared in
-``exporters/catalog/chaos.py``; nothing exports them yet, and panels of them say so.
+``exporters/catalog/chaos.py``; ``exaserve chaos run`` exports them while it lasts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ _METRIC = "exaserve_chaos_"
 #: What experiments say of themselves may come from outside of every cluster.
 _CHOSEN = 'cluster=~"$cluster|", experiment=~"$experiment"'
 _NONE = "no experiment has run in this time"
-_LATER = " Not exported yet: comes with the experiments."
 _NO_TRAFFIC = "no requests in this time"
 _RUN, _FAULT = "experiment, run", "experiment, run, fault, target"
 
@@ -84,7 +83,7 @@ def _glance() -> list[Any]:
     return [
         stat(
             "Faults in now",
-            "Faults that are in at this moment, by their own proof." + _LATER,
+            "Faults that are in at this moment, by their own proof.",
             "none",
             f"sum({_METRIC}fault_active{{{_CHOSEN}}})",
             [(None, "green"), (1, "purple")],
@@ -93,7 +92,7 @@ def _glance() -> list[Any]:
         stat(
             "Not undone",
             "Faults whose undoing is still due. Above 0 while no experiment runs, something is left behind: exaserve "
-            "chaos recover." + _LATER,
+            "chaos recover.",
             "none",
             f"sum({_METRIC}undo_pending{{{_CHOSEN}}})",
             [(None, "green"), (1, "red")],
@@ -101,7 +100,7 @@ def _glance() -> list[Any]:
         ),
         stat(
             "Runs passed",
-            "Runs in the time shown that held what their experiment expects." + _LATER,
+            "Runs in the time shown that held what their experiment expects.",
             "none",
             runs("passed"),
             [(None, "green")],
@@ -109,7 +108,7 @@ def _glance() -> list[Any]:
         ),
         stat(
             "Runs failed",
-            "Runs in the time shown that did not." + _LATER,
+            "Runs in the time shown that did not.",
             "none",
             runs("failed"),
             [(None, "green"), (1, "red")],
@@ -117,8 +116,7 @@ def _glance() -> list[Any]:
         ),
         stat(
             "Runs void",
-            "Runs in the time shown that say nothing: the fleet was not healthy before, or the fault was not proven."
-            + _LATER,
+            "Runs in the time shown that say nothing: the fleet was not healthy before, or the fault was not proven.",
             "none",
             runs("void"),
             [(None, "green"), (1, "orange")],
@@ -126,8 +124,7 @@ def _glance() -> list[Any]:
         ),
         stat(
             "Slowest return to the objective",
-            "Longest time from an injection until users had their objective again, of the runs in the time shown."
-            + _LATER,
+            "Longest time from an injection until users had their objective again, of the runs in the time shown.",
             "s",
             f"max({_last('slo_recovery_seconds')})",
             [(None, "blue")],
@@ -135,8 +132,7 @@ def _glance() -> list[Any]:
         ),
         stat(
             "Requests lost",
-            "Requests of the load that failed before anything of their answer had come, all runs of the time shown."
-            + _LATER,
+            "Requests of the load that failed before anything of their answer had come, all runs of the time shown.",
             "none",
             f"sum(max by ({_RUN}) ({_last('lost_requests_total')}))",
             [(None, "green"), (1, "red")],
@@ -148,7 +144,7 @@ def _glance() -> list[Any]:
 def _faults() -> Any:
     return state_timeline(
         "Faults",
-        "Each fault while its run lasts: when it was in, by its own proof." + _LATER,
+        "Each fault while its run lasts: when it was in, by its own proof.",
         f"max by (experiment, fault, target) ({_METRIC}fault_active{{{_CHOSEN}}})",
         "{{experiment}}: {{fault}} on {{target}}",
         [(0, "out", "green"), (1, "in", "purple")],
@@ -163,7 +159,7 @@ def _runs() -> Any:
     return table(
         "Runs",
         "When the fault was injected, and how long after it: the first sign of it (a state, an alert), the "
-        "last request to the victim, the objective held again, and throughput back at 95 %." + _LATER,
+        "last request to the victim, the objective held again, and throughput back at 95 %.",
         [
             # Grafana's dates are in milliseconds.
             (f"1000 * {column('fault_injected_timestamp_seconds')}", "injected", "dateTimeAsIso"),
@@ -183,7 +179,7 @@ def _losses() -> Any:
     return table(
         "What was lost",
         "Of each run in the time shown: lost before any answer, cut in the middle of one, and prompt tokens computed once "
-        "more. Exact to: the longest of the run's windows and probe intervals." + _LATER,
+        "more. Exact to: the longest of the run's windows and probe intervals.",
         [
             (f"max by ({_RUN}) ({state})", "failed", "none"),
             (column("lost_requests_total"), "lost", "none"),
@@ -213,7 +209,7 @@ def _against_goals() -> Any:
     return table(
         "Experiments against their goals",
         "Median and worst of each figure over the runs of the time shown, beside what the experiment allows. Five "
-        "injections are the least that a median says something of." + _LATER,
+        "injections are the least that a median says something of.",
         [(runs, "runs", "none"), *columns],
         ["experiment"],
         empty=_NONE,

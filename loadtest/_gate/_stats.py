@@ -3,9 +3,9 @@
 The run is the unit. A quantile of a run is one number; requests inside of a run share its noise (clocks, placement,
 neighbours, how batches happened to form), so tests that count requests (Mann-Whitney, a bootstrap of requests) find
 "differences" between a server and itself. Welch's t on the logarithms of the runs' quantiles needs nothing else: the
-sampling noise of a quantile is already in what differs between runs. A hierarchical bootstrap (runs, then requests in them) was
-the alternative: it counts that noise twice, so that its 95 % intervals held the truth in 98 to 99 % of cases where
-Welch's did in 96 % (5 and 10 runs a side, tests/benchmarks/gate_power.py), and it needs every request again.
+sampling noise of a quantile is already in what differs between runs. A hierarchical bootstrap (runs, then requests in
+them) was the alternative: it counts that noise twice, so that its 95 % intervals held the truth in 98 to 99 % of cases
+where Welch's did in 96 % (5 and 10 runs a side, tests/benchmarks/gate_power.py), and it needs every request again.
 
 Which runs there are and what is compared belong to ``_compare.py``.
 """

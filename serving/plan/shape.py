@@ -110,11 +110,12 @@ class _Keys:
     def __init__(self, read: dict[str, Any], name: str) -> None:
         self.read, self.name = read, name
 
-    def number(self, key: str, default: int | None = None) -> int:
+    def number(self, key: str, default: int | None = None, most: int = 10**9) -> int:
         value = self.read.get(key)
         value = default if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise PlanError(f"{self.name}: {key} is {self.read.get(key)!r}; a whole number is needed there")
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+            told = str(self.read.get(key))[:60]
+            raise PlanError(f"{self.name}: {key} is {told}; a whole number up to {most:,} is needed there")
         return value
 
 
@@ -132,7 +133,7 @@ def parse(read: dict[str, Any], name: str) -> Shape:
     unknown = tuple(sorted(set(read) - READ - WITHOUT_MEMORY))
     keys, family = _Keys(read, name), FAMILIES[architecture]
     hidden, heads = keys.number("hidden_size"), keys.number("num_attention_heads")
-    layers, vocabulary = keys.number("num_hidden_layers"), keys.number("vocab_size")
+    layers, vocabulary = keys.number("num_hidden_layers", most=1000), keys.number("vocab_size")
     if not hidden or not heads or not layers or not vocabulary:
         raise PlanError(
             f"{name}: hidden_size, num_attention_heads, num_hidden_layers, vocab_size must be above 0"
@@ -190,10 +191,8 @@ def _width(keys: _Keys, layer: Layer) -> int:
     dense = sum(
         m.rows for m in layer.matrices if m.name.startswith(("MLP gate", "MLP up", "shared experts gate"))
     )
-    experts = keys.read.get("num_experts_per_tok") or 1
-    return dense + int(experts) * max(
-        (m.rows for m in layer.matrices if m.name == "expert gate, up"), default=0
-    )
+    experts = keys.number("num_experts_per_tok", 1)
+    return dense + experts * max((m.rows for m in layer.matrices if m.name == "expert gate, up"), default=0)
 
 
 def _windows(keys: _Keys, family: dict[str, Any], layers: int) -> list[int | None]:
@@ -273,7 +272,10 @@ def _mlp(keys: _Keys, family: dict[str, Any], index: int, hidden: int) -> list[M
         sparse = False
     if sparse and index % max(1, keys.number("moe_layer_freq", 1)):
         sparse = False
-    if index in (read.get("mlp_only_layers") or ()):
+    dense = read.get("mlp_only_layers") or []
+    if not isinstance(dense, list):
+        raise PlanError(f"{keys.name}: mlp_only_layers is {dense!r}; a list of layers is needed there")
+    if index in dense:
         sparse = False
     if not sparse:
         wide = keys.number("intermediate_size")

@@ -139,6 +139,9 @@ def test_the_openai_client_is_content(fast: httpx.Client) -> None:
         ("completions", {}, 400, "BadRequestError", "prompt"),
         ("completions", {"prompt": 5}, 400, "Bad Request", "body.prompt"),
         ("completions", {"prompt": []}, 400, "BadRequestError", None),
+        ("completions", {"prompt": [1] * 1024}, 400, "BadRequestError", "max_tokens"),
+        ("completions", {"prompt": [1] * 1025}, 400, "BadRequestError", "input_tokens"),
+        ("embeddings", {"input": [1] * 1025}, 400, "BadRequestError", "input_tokens"),
         ("embeddings", {}, 400, "Bad Request", "body.input"),
         ("embeddings", {"input": "x", "encoding_format": 3}, 400, "Bad Request", "body.encoding_format"),
     ],
@@ -149,6 +152,8 @@ def test_bad_requests_get_vllms_errors(
     answer = fast.post(f"/v1/{path}", json=body)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["type"], error["param"]) == (status, status, kind, param)
+    if param == "input_tokens":
+        assert error["message"].startswith("This model's maximum context length is 1024 tokens.")
 
 
 def test_broken_json_is_told_where(fast: httpx.Client) -> None:

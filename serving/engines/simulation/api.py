@@ -148,6 +148,8 @@ def parse_completion(body: dict[str, Any], model: str, max_model_len: int) -> Ge
     _check_model(body, model)
     limit = _max_tokens(body, ("max_tokens",), max_model_len) or _DEFAULT_COMPLETION_TOKENS
     for prompt in prompts:
+        if len(prompt) == max_model_len:  # vLLM 0.32 finds this one later than longer ones, in these words
+            raise _too_few_tokens(0)
         _check_length(prompt, max_model_len)
     return Generate(False, prompts, min(limit, max_model_len - max(map(len, prompts))), **options)
 
@@ -159,7 +161,7 @@ def parse_embedding(body: dict[str, Any], model: str, max_model_len: int) -> tup
     inputs = _prompts(body["input"], "input")
     _check_model(body, model)
     for tokens in inputs:
-        _check_length(tokens, max_model_len + 1)
+        _check_length(tokens, max_model_len, answer=0)
     form = body.get("encoding_format", "float")
     if form not in ("float", "base64"):
         raise _wrong_type("encoding_format", "literal_error", "Input should be 'float' or 'base64'", form)
@@ -232,8 +234,9 @@ def _check_model(body: dict[str, Any], model: str) -> None:
         )
 
 
-def _check_length(prompt: Prompt, max_model_len: int) -> None:
-    if len(prompt) >= max_model_len:
+def _check_length(prompt: Prompt, max_model_len: int, answer: int = 1) -> None:
+    """answer: tokens that have to fit behind it."""
+    if len(prompt) + answer > max_model_len:
         at_least = max_model_len + 1
         raise ApiError(
             400,
@@ -242,6 +245,11 @@ def _check_length(prompt: Prompt, max_model_len: int) -> None:
             f"reduce the length of the input prompt. (parameter=input_tokens, value={at_least})",
             param="input_tokens",
         )
+
+
+def _too_few_tokens(value: int) -> ApiError:
+    text = f"max_tokens must be at least 1, got {value}. (parameter=max_tokens, value={value})"
+    return ApiError(400, text, param="max_tokens")
 
 
 def _max_tokens(body: dict[str, Any], names: tuple[str, ...], max_model_len: int) -> int | None:
@@ -253,11 +261,7 @@ def _max_tokens(body: dict[str, Any], names: tuple[str, ...], max_model_len: int
             text = "Input should be a valid integer, unable to parse string as an integer"
             raise _wrong_type(name, "int_parsing", text, value)
         if value < 1:
-            raise ApiError(
-                400,
-                f"max_tokens must be at least 1, got {value}. (parameter=max_tokens, value={value})",
-                param="max_tokens",
-            )
+            raise _too_few_tokens(value)
         if value > max_model_len:
             raise ApiError(
                 400,
