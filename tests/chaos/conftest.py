@@ -150,11 +150,11 @@ class _Handler(BaseHTTPRequestHandler):
             ]
             return self._json({"replicas": view, "router": {}})
         if path.path == "/api/v1/query":
-            value = stack.errors if "5.." in path.query else stack.answered
-            value = int(stack.scraped) if "up%7B" in path.query else value
-            return self._json(
-                {"status": "success", "data": {"result": [{"metric": {}, "value": [0, str(value)]}]}}
-            )
+            value = stack.errors if "_failed" in path.query else stack.answered + stack.errors
+            result = [{"metric": {}, "value": [0, str(value)]}] if stack.scraped else []
+            return self._json({"status": "success", "data": {"result": result}})
+        if path.path == "/v1/models":
+            return self._json({"object": "list", "data": [{"id": "m", "max_model_len": 1024}]})
         if path.path in ("/api/v1/alerts", "/api/v2/alerts"):
             alerts = [
                 {"labels": {"alertname": "ExaServeReplicaDown", "replica": name}, "state": "firing"}
