@@ -20,6 +20,8 @@ from chaos.run.timeline import ALERTS_EVERY, FLEET_EVERY, Timeline
 IN_A_ROW = 3
 #: Share of the throughput of before at which capacity is back, and the span in which it is measured, in seconds.
 CAPACITY, CAPACITY_SPAN = 0.95, 2.0
+#: Seconds without a request at the end of a fault from which on a replica counts as left alone.
+STILL = 1.0
 #: Statuses with which the router says that it takes no more now.
 REFUSALS = (429, 503)
 
@@ -134,25 +136,31 @@ def _detection(seen: Seen) -> float | None:
 
 
 def _reroute(seen: Seen, ours: Iterable[Record], notes: list[str]) -> float | None:
-    """The last request sent to a victim before it came back; 0 if none was, None if it was never left alone."""
+    """The last request sent to a victim before it came back, or before the fault was out; 0 if none was.
+
+    None if it was never left alone: it stayed in rotation and was sent requests up to the end of the fault.
+    """
     if not seen.victims:
         return None
     worst = 0.0
     for victim in seen.victims:
         changes = [c for c in seen.timeline.changes if c.replica == victim and c.at >= seen.injected]
         out = next((c.at for c in changes if not c.in_rotation), None)
-        if out is None:
-            notes.append(f"{victim} never left the rotation")
-            return None
-        back = next((c.at for c in changes if c.in_rotation and c.at > out), seen.ended)
+        end = seen.undone
+        if out is not None:
+            end = next((c.at for c in changes if c.in_rotation and c.at > out), seen.ended)
         sent = [
             float(r["sent"])
             for r in ours
             if r.get("sent") is not None
-            and seen.injected <= r["sent"] < back
+            and seen.injected <= r["sent"] < end
             and _went_to(r, victim, seen.retries)
         ]
-        worst = max(worst, max(sent, default=seen.injected) - seen.injected)
+        last = max(sent, default=seen.injected)
+        if out is None and sent and end - last < STILL:
+            notes.append(f"{victim} stayed in rotation and was sent requests until the fault was taken out")
+            return None
+        worst = max(worst, last - seen.injected)
     return round(worst, 3)
 
 

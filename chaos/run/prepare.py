@@ -74,6 +74,8 @@ def prepare(experiment: Experiment, options: Options) -> tuple[Place, float]:
     try:
         place = places.open(options.place)
         place.addresses |= {name: url.rstrip("/") for name, url in options.addresses.items() if url}
+        if not place.addresses.get("admin"):
+            place.replicas()  # says what would help
         place.nodes()
     except (ActivityFailed, ImportError) as error:
         raise Unusable(f"--place {options.place}: {error}") from None

@@ -191,6 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return None
             self.wfile.write(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n')
             time.sleep(0.02)
+        self.wfile.write(b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n')
         self.wfile.write(b"data: [DONE]\n\n")
         return None
 

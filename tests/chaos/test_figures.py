@@ -105,10 +105,15 @@ def test_a_request_that_the_router_sent_again_went_to_the_victim_first() -> None
     assert (unknown.values["reroute"], unknown.values["recomputed_tokens"]) == (0.0, None)
 
 
-def test_a_victim_that_never_left_the_rotation_was_never_left_alone() -> None:
-    figures = compute(seen(steady()))
+def test_a_victim_that_is_sent_requests_until_the_end_was_never_left_alone() -> None:
+    at = {f"{INJECTED + 0.05 * i:.2f}": {"replica": "a"} for i in range(100)}
+    figures = compute(seen(steady(**at)))
     assert figures.values["reroute"] is None
-    assert "a never left the rotation" in figures.notes
+    assert "a stayed in rotation and was sent requests until the fault was taken out" in figures.notes
+
+
+def test_a_victim_that_stays_in_rotation_and_is_avoided_was_left_alone() -> None:
+    assert compute(seen(steady(**{"101.00": {"replica": "a"}}))).values["reroute"] == 1.0
 
 
 def test_the_objective_is_back_at_the_first_of_three_windows_in_a_row() -> None:

@@ -29,7 +29,7 @@ def test_error_ratio_is_bad_over_all_and_zero_without_traffic(make_stack: Any) -
 def test_what_nobody_has_recorded_is_unknown_not_zero_and_not_one(make_stack: Any) -> None:
     stack = make_stack()
     stack.scraped = False
-    with pytest.raises(ActivityFailed, match="has no data for sum.pool:exaserve_requests:rate1m"):
+    with pytest.raises(ActivityFailed, match=r"has no data for sum.pool:exaserve_requests:rate1m"):
         probes.error_ratio(stack.url, timeout=0.1)
     with pytest.raises(ActivityFailed, match="has no data for"):
         probes.slo_attainment(stack.url, timeout=0.1)

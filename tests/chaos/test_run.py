@@ -186,7 +186,10 @@ def test_a_goal_that_is_missed_fails(run: Any, tmp_path: Path) -> None:
     path = experiment(tmp_path, goals={"reroute": 1.0, "failed_requests": 0})
     (outcome,) = run(path, do=[], undo=[])
     assert outcome.verdict.reasons == ["goal missed: reroute is unknown, allowed at most 1.00 s"]
-    assert "replica-0 never left the rotation" in outcome.figures.notes
+    assert (
+        "replica-0 stayed in rotation and was sent requests until the fault was taken out"
+        in outcome.figures.notes
+    )
 
 
 def test_what_can_not_be_undone_fails_and_is_named(

@@ -280,7 +280,19 @@ def test_it_runs_in_worker_processes_too(paced: Any, tmp_path: Path) -> None:
 def test_several_locustfiles_share_one_run(paced: Any, tmp_path: Path) -> None:
     with paced(ttft=0.01, gap=0.005, tokens=4) as server:
         run = locust(
-            tmp_path, "-u", "2", "-r", "2", "-t", "4s", "-H", server.url, "ChatUser", "CodeUser", file=""
+            tmp_path,
+            "-u",
+            "4",
+            "-r",
+            "4",
+            "-t",
+            "3s",
+            "--equal-weights",
+            "-H",
+            server.url,
+            "ChatUser",
+            "CodeUser",
+            file="",
         )
     assert run.returncode == 0, run.stderr
     told, records, summary = kept(tmp_path)
