@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
 import shlex
 import subprocess
@@ -21,6 +22,8 @@ from chaos.place import Node
 
 #: Seconds for a dead-man to say its first word: python's start here, ssh's too on a node.
 START = 15.0
+#: Bytes of one line of it at most.
+_MAX_LINE = 4 * 2**20
 _SENT = ("identity", "perform", "undo", "deadman")
 _BOOT = (
     "import sys,types,os,json;b=b''\n"
@@ -80,12 +83,14 @@ class Agent:
             if not got:
                 return None
             self._rest += got
+            if len(self._rest) > _MAX_LINE:
+                return {"error": f"it said more than {_MAX_LINE} bytes in a line"}
         line, _, self._rest = self._rest.partition(b"\n")
-        try:
-            answer: dict[str, Any] = json.loads(line)
-            return answer
-        except ValueError:
-            return {"error": f"it said {line[:200].decode('utf-8', 'replace')!r}"}
+        with contextlib.suppress(ValueError, RecursionError):
+            answer = json.loads(line)
+            if isinstance(answer, dict):
+                return answer
+        return {"error": f"it said {line[:200].decode('utf-8', 'replace')!r}"}
 
     def ended(self) -> bool:
         return self._process.poll() is not None
@@ -96,7 +101,9 @@ class Agent:
             self._process.wait(0.5)
         if not self.ended() or self._process.stderr is None:
             return "it did not answer"
-        said = self._process.stderr.read().decode("utf-8", "replace").strip()
+        # Not until its end: a connection that ssh leaves behind for the next one (ControlPersist) holds it open.
+        os.set_blocking(self._process.stderr.fileno(), False)
+        said = (self._process.stderr.read(65536) or b"").decode("utf-8", "replace").strip()
         return said.splitlines()[-1] if said else f"it ended with exit {self._process.returncode}"
 
     def close(self, seconds: float = 10.0) -> None:

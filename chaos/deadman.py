@@ -81,15 +81,17 @@ def hold(path: str, record: dict[str, Any], lines: _Lines) -> None:
     while not over():
         _pause(lines, end)
     failed = ""
-    if not asked and lines.next(0) == "do":
-        end = time.monotonic() + record["duration"]
-        record["until"] = time.time() + record["duration"]
-        failed = _do(path, record, over)
-        if not failed:
-            say(done=record["until"])
-            while not over():
-                _pause(lines, end)
-    problems = undo.undo(path, record)
+    try:
+        if not asked and lines.next(0) == "do":
+            end = time.monotonic() + record["duration"]
+            record["until"] = time.time() + record["duration"]
+            failed = _do(path, record, over)
+            if not failed:
+                say(done=record["until"])
+                while not over():
+                    _pause(lines, end)
+    finally:
+        problems = undo.undo(path, record)
     say(undone=True, failed=failed, problems=problems)
 
 

@@ -42,6 +42,12 @@ def of(pid: int) -> dict[str, Any] | None:
     return {"pid": pid, "ticks": found[3], "boot": boot_id()} if found and found[0] not in "ZX" else None
 
 
+def well_formed(who: Any) -> bool:
+    """Whether it is an identity, of whatever process."""
+    kinds = {"pid": int, "ticks": int, "boot": str}
+    return isinstance(who, dict) and all(isinstance(who.get(key), kind) for key, kind in kinds.items())
+
+
 def alive(who: dict[str, Any] | None) -> bool:
     """Whether that very process is still there and no zombie."""
     return who is not None and of(who["pid"]) == {k: who[k] for k in ("pid", "ticks", "boot")}

@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 import random
 import re
+import signal
+import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +47,11 @@ class Injection:
     def until(self) -> float:
         """When the dead-man takes it out whatever happens."""
         return self.injected_at + self.duration
+
+    @property
+    def momentary(self) -> bool:
+        """Whether nothing is held: it is over once it is proven."""
+        return self.fault.momentary or self.engine.momentary
 
     @property
     def over(self) -> bool:
@@ -105,17 +113,22 @@ def dry_run(
     """What ``start`` would do, with nothing done. name: a fault's, or one that is in no file. Raises Refused."""
     fault = name if isinstance(name, Fault) else faults.load(name)
     duration, p = fault.check_duration(duration), fault.parse(parameters or {})
-    planned = []
+    planned: list[tuple[Target, Engine, Plan]] = []
+    there = [(path, record) for path, record in recover.records() if isinstance(record, dict)]
+    there = [(path, record) for path, record in there if _scope(record["place"]) == _scope(place.name)]
+    broken = {
+        record["target"].partition("/")[0] for _, record in there if record.get("kind", "node") in _BREAKING
+    }
     try:
-        for one in selector.choose(place, fault, target, max_affected, allow_last):
+        for one in selector.choose(place, fault, target, max_affected, allow_last, broken):
             engine = engine_for(fault, one, p)
             plan = engine.plan(one, p, duration)
-            _check_claims(fault, one, plan)
+            _check_claims(fault, one, plan, there)
             planned.append((one, engine, plan))
     except Refused:
         raise
-    except faults.ActivityFailed as error:  # the router, Prometheus or a process could not be asked
-        raise Refused(f"{error}; nothing was done") from None
+    except ActivityErrors as error:  # the router, Prometheus or a process could not be asked
+        raise Refused(f"{error or type(error).__name__}; nothing was done") from None
     return planned
 
 
@@ -136,22 +149,27 @@ def start(
     """
     fault = name if isinstance(name, Fault) else faults.load(name)
     p = fault.parse(parameters or {})
-    planned = dry_run(name, target, place, duration, parameters, max_affected, allow_last)
-    done: list[Injection] = []
+    injections: list[Injection] = []
     try:
-        for one, engine, plan in planned:
-            done.append(_inject(fault, one, engine, p, float(duration), plan))
-    except BaseException:
-        left = []
-        for injection in done:
-            try:
-                injection.undo()
-            except Left as error:
-                left.append(str(error))
-        if left:
-            raise Left("; ".join(left)) from None
+        with recover.alone("plan"):  # so that of two at once the second one sees the first one's records
+            planned = dry_run(name, target, place, duration, parameters, max_affected, allow_last)
+            for one, engine, plan in planned:
+                injections.append(_recorded(fault, one, engine, p, float(duration), plan))
+        for injection in injections:
+            _inject(injection)
+        early = [one for one in injections if one.over and not one.momentary]
+        if early:
+            raise NotProven(
+                f"{fault.name} on {early[0].target.name} was over before all {len(injections)} were in: "
+                f"{duration:g} s are too short; all was undone"
+            )
+    except BaseException as error:
+        begun = [one for one in injections if one.injected_at]
+        _end_all(injections)
+        if isinstance(error, Refused) and begun:
+            raise NotProven(f"{error}. {begun[0].target.name}, where it was in, was undone") from None
         raise
-    return done
+    return injections
 
 
 @contextmanager
@@ -161,14 +179,35 @@ def held(*arguments: Any, **options: Any) -> Iterator[list[Injection]]:
     try:
         yield injections
     finally:
-        left = []
+        _end_all(injections)
+
+
+def _end_all(injections: list[Injection]) -> None:
+    """Every one taken out, those that never began forgotten. Raises Left."""
+    left = []
+    with _uninterrupted():
         for injection in injections:
             try:
                 injection.undo()
             except Left as error:
                 left.append(str(error))
-        if left:
-            raise Left("; ".join(left))
+            if not injection.injected_at:
+                injection.path.unlink(missing_ok=True)
+    if left:
+        raise Left("; ".join(left)) from None
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A second Ctrl-C does not leave an undo (bounded) halfway; only a main thread gets any."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def engine_for(fault: Fault, target: Target, p: Parameters) -> Engine:
@@ -182,13 +221,22 @@ def engine_for(fault: Fault, target: Target, p: Parameters) -> Engine:
     raise Refused(f"{fault.name} can't be done to {target.name} here; nothing was done. {'; '.join(said)}")
 
 
-def _check_claims(fault: Fault, target: Target, plan: Plan) -> None:
-    for path, record in recover.records():
-        if isinstance(record, str):
-            continue
+def _scope(place: str) -> str:
+    """What a place's names are unique in: a lab for all its regions."""
+    return place.partition("/")[0] if place.startswith("lab:") else place
+
+
+def _claims(target: Target, plan: Plan) -> list[str]:
+    """Another machine's processes and interfaces are others than those of the same name here."""
+    on = f"{target.node.name}:" if target.remote and target.node is not None else ""
+    return [f"{on}{claim}" for claim in plan.claims]
+
+
+def _check_claims(fault: Fault, target: Target, plan: Plan, there: list[tuple[Path, dict[str, Any]]]) -> None:
+    for path, record in there:
         same = record["fault"] == fault.name and record["target"] == target.name
-        taken = sorted(set(plan.claims) & set(record.get("claims", ())))
-        if record.get("place") == target.place.name and (same or taken):
+        taken = sorted(set(_claims(target, plan)) & set(record["claims"]))
+        if same or taken:
             what = f"has {', '.join(taken)}" if taken else "is in already"
             raise Refused(
                 f"{record['fault']} on {record['target']} {what}; nothing was done. It ends by itself, or: "
@@ -196,30 +244,44 @@ def _check_claims(fault: Fault, target: Target, plan: Plan) -> None:
             )
 
 
-def _inject(
+def _recorded(
     fault: Fault, target: Target, engine: Engine, p: Parameters, duration: float, plan: Plan
 ) -> Injection:
+    """The injection with its record on the disk, and nothing else done. Raises Refused."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "_", target.name)
     unique = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{random.getrandbits(24):06x}"
     path = recover.folder() / f"{fault.name}-{safe}-{unique}.json"
     injection = Injection(path.stem, fault, engine, target, p, duration, plan, path)
-    before = engine.before(target, p)
-    record = _record(injection)
     try:
-        undo.write(str(path), record)
+        undo.write(str(path), _record(injection))
     except OSError as error:
         raise Refused(
             f"no undo record, so no fault: {error.filename or path}: {error.strerror}; nothing was done"
         ) from None
+    return injection
+
+
+def _inject(injection: Injection) -> None:
+    """In and proven, or out again. Raises Refused, NotProven, Left."""
     try:
-        _begin(injection, record)
+        before = injection.engine.before(injection.target, injection.parameters)
+    except Refused:
+        raise
+    except ActivityErrors as error:
+        raise Refused(
+            f"{injection.target.name} could not be measured before: {error or type(error).__name__}; nothing was done"
+        ) from None
+    try:
+        _begin(injection, _record(injection))
         _prove(injection, before)
-        if fault.momentary or engine.momentary:
+        if injection.momentary:
             injection.undo()
     except BaseException as error:
-        _take_out(injection, error)
+        try:
+            _end_all([injection])
+        except Left as left:
+            raise Left(f"{error or type(error).__name__}. {left}") from None
         raise
-    return injection
 
 
 def _record(injection: Injection) -> dict[str, Any]:
@@ -235,10 +297,11 @@ def _record(injection: Injection) -> dict[str, Any]:
         "version": 1,
         "id": injection.id,
         "fault": injection.fault.name,
+        "kind": injection.fault.kind,
         "engine": injection.engine.name,
         "target": target.name,
         "place": target.place.name,
-        "claims": list(injection.plan.claims),
+        "claims": _claims(target, injection.plan),
         "created": time.time(),
         "duration": injection.duration,
         "until": None,
@@ -277,20 +340,19 @@ def _begin(injection: Injection, record: dict[str, Any]) -> None:
 def _prove(injection: Injection, before: Any) -> None:
     engine, agent = injection.engine, injection._agent
     assert agent is not None
-    end = time.monotonic() + min(engine.prove_within, injection.duration)
+    within = min(engine.prove_within, injection.duration)
+    end = time.monotonic() + within
     while True:
         try:
             proof = engine.prove(injection.target, injection.parameters, before)
         except ActivityErrors as error:
             proof = Proof(False, str(error) or type(error).__name__)
         over = agent.ended()
-        if proof.proven and not over:
+        if proof.proven and (injection.momentary or not over):
             injection.proof, injection.proven_at = proof, time.time()
             return
         if over or time.monotonic() >= end:
-            why = (
-                "it was over before it was proven" if over else f"not proven within {engine.prove_within:g} s"
-            )
+            why = "it was over before it was proven" if over else f"not proven within {within:g} s"
             raise NotProven(
                 f"{injection.fault.name} on {injection.target.name} by {engine.name}: {why}: {proof.measured}; "
                 "it was undone"
@@ -298,15 +360,14 @@ def _prove(injection: Injection, before: Any) -> None:
         time.sleep(0.05)
 
 
-def _take_out(injection: Injection, error: BaseException) -> None:
-    """After a failure: undo, and the record of a fault that never began goes."""
-    try:
-        injection.undo()
-    except Left as left:
-        raise Left(f"{error}. {left}") from None
-    if injection.injected_at == 0.0:
-        injection.path.unlink(missing_ok=True)
-
-
-#: What a proof may raise without ending the injection at once: readings fail while things break.
-ActivityErrors = (faults.ActivityFailed, OSError, ValueError, KeyError, TypeError)
+#: What a reading may raise: things break while they are looked at. A proof is tried again then.
+ActivityErrors = (
+    faults.ActivityFailed,
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    subprocess.SubprocessError,
+)
+#: Kinds of faults whose target is broken by them, as far as blast radius goes.
+_BREAKING = ("replica", "node", "link", "storage")

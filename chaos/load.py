@@ -106,12 +106,14 @@ class Load:
         return list(self._records)
 
     def last_words(self) -> str:
-        """The end of what locust said."""
+        """The last things that locust logged, without its tables."""
         try:
             lines = (self.folder / "locust.log").read_text(errors="replace").splitlines()
         except OSError:
             lines = []
-        return " / ".join(lines[-3:]) or "it said nothing"
+        said = [line.partition(": ")[2] or line for line in lines if line.startswith("[")]
+        told = [line for line in said if not line.startswith(("Shutting down", "Ramping", "All users"))]
+        return "; ".join(told[-2:]) or " / ".join(lines[-2:]) or "it said nothing"
 
     def stop(self) -> dict[str, Any]:
         """Send nothing more, let the open requests end, wait for it; the summary of all."""

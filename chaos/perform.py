@@ -42,8 +42,9 @@ def _never() -> bool:
 class Context:
     """What a step needs to know.
 
-    mark: what helpers carry in their environment, the record's path. spawned: helpers by key, added to here and kept by ``keep``. undoing: what is gone needs no undo. stop: whether the
-    fault is not wanted any more; a program that runs is ended then.
+    mark: what helpers carry in their environment, the record's path. spawned: helpers by key, added to here and kept
+    by ``keep``. undoing: what is gone needs no undo. stop: whether the fault is not wanted any more; a program that
+    runs is ended then.
     """
 
     def __init__(
@@ -62,7 +63,9 @@ def execute(context: Context, step: dict[str, Any]) -> None:
     """Carry out one step. Raises StepError."""
     try:
         OPS[step["op"]](context, step)
-    except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
+    except StepError:
+        raise
+    except Exception as error:  # whatever it is, the steps after it have to be tried
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise StepError(f"{step.get('op')}: {type(error).__name__}: {why}") from None
 
@@ -81,7 +84,7 @@ def _inside(context: Context, step: dict[str, Any]) -> bool:
 
 
 def _program(context: Context, argv: list[str], step: dict[str, Any]) -> None:
-    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as given:
+    with _scratch() as said, _scratch() as given:
         given.write(step.get("input", "").encode())
         given.seek(0)
         environment = {**os.environ, "LC_ALL": "C"}
@@ -108,6 +111,13 @@ def _program(context: Context, argv: list[str], step: dict[str, Any]) -> None:
         raise StepError(f"{' '.join(argv)}: exit {process.returncode}: {words[-400:] or 'it said nothing'}")
 
 
+def _scratch() -> Any:
+    """A file for a program's words, in memory: a full disk must keep nobody from healing."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("exaserve-chaos"), "w+b")
+    return tempfile.TemporaryFile()
+
+
 def _run(context: Context, step: dict[str, Any]) -> None:
     if _inside(context, step):
         _program(context, step["argv"], step)
@@ -118,7 +128,7 @@ def _spawn(context: Context, step: dict[str, Any]) -> None:
         return
     key, ready = step["key"], step.get("ready", "")
     libc = ctypes.CDLL(None)
-    with tempfile.TemporaryFile() as said:
+    with _scratch() as said:
         try:
             process = subprocess.Popen(
                 step["argv"],
@@ -173,12 +183,17 @@ def _unmount(context: Context, step: dict[str, Any]) -> None:
     for _ in range(16):
         with open(f"/proc/{holder}/mountinfo") as f:
             rows = [line.split() for line in f]
-        there = [r for r in rows if r[4] == step["path"].replace(" ", "\\040")]
+        there = [r for r in rows if r[4] == _escaped(step["path"])]
         # proc(5), mountinfo: root within the file system is the 4th field, the source the last but one.
         if not there or not any(step["ours"] in word for word in (there[-1][3], there[-1][-2])):
             return
         _program(context, argv, {"absent": ["not mounted", "no mount point"]})
     raise StepError(f"{step['path']}: still mounted")
+
+
+def _escaped(path: str) -> str:
+    """As mountinfo writes it (proc(5): space, tab, newline and backslash as octal numbers)."""
+    return "".join(f"\\{ord(c):03o}" if c in " \t\n\\" else c for c in path)
 
 
 # --- processes

@@ -7,6 +7,7 @@ looked for by name: helpers with our mark, and what engines know of themselves (
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib
 import os
 import pkgutil
@@ -42,21 +43,70 @@ def folder() -> Path:
 
 
 def records() -> Iterator[tuple[Path, dict[str, Any] | str]]:
-    """Every record by file, oldest first; a text that says why, for one that can't be understood."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        found = sorted(folder().glob("*.json"), key=lambda p: (p.stat().st_mtime, p.name))
-        for path in found:
+    """Every record by file, oldest first; a text that says why, for one that can't be understood.
+
+    A folder that is not there has none. Raises Refused if it can't be read.
+    """
+    found = []
+    try:
+        for entry in os.scandir(folder()):
+            if entry.name.endswith(".json") and not entry.name.startswith("."):
+                with contextlib.suppress(FileNotFoundError):  # undone just now; the others are still there
+                    found.append((entry.stat(follow_symlinks=False).st_mtime, entry.name, Path(entry.path)))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise Refused(f"undo records: {folder()}: {error.strerror}") from None
+    for _, _, path in sorted(found):
+        try:
+            yield path, undo.read(str(path))
+        except FileNotFoundError:
+            continue
+        except undo.Damaged as error:
+            yield path, str(error)
+
+
+@contextlib.contextmanager
+def alone(what: str, seconds: float = 60.0) -> Iterator[None]:
+    """Only one process at a time does it (``plan``: targets are chosen and claimed; ``recover``). Raises Refused."""
+    path = folder().with_name(f"{what}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        why = "no undo record, so no fault" if what == "plan" else what
+        raise Refused(f"{why}: {error.filename or path}: {error.strerror}; nothing was done") from None
+    try:
+        end = time.monotonic() + seconds
+        while True:
             try:
-                yield path, undo.read(str(path))
-            except FileNotFoundError:
-                continue
-            except undo.Damaged as error:
-                yield path, str(error)
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() >= end:
+                    raise Refused(f"another process has held {path} for {seconds:g} s; try again") from None
+                time.sleep(0.05)
+        yield
+    finally:
+        os.close(handle)
 
 
 def recover(place: Place | None = None) -> Recovered:
-    """Undo every record, newest first, then clear what is left without one. Raises nothing for a single failure."""
+    """Undo every record, newest first, then clear what is left without one. Raises nothing for a single failure.
+
+    Two at the same time take turns. Raises Refused if the records can't be read, or another one does not end.
+    """
     result = Recovered()
+    if not os.path.lexists(folder()):
+        _clear(place, result)
+        return result
+    with alone("recover", 120.0):
+        _all_records(result)
+        _clear(place, result)
+    return result
+
+
+def _all_records(result: Recovered) -> None:
     for path, record in reversed(list(records())):
         if isinstance(record, str):
             result.failed.append((path, f"{record}; it is kept as it is"))
@@ -66,6 +116,10 @@ def recover(place: Place | None = None) -> Recovered:
             result.failed.append((path, "; ".join(problems)))
         else:
             result.undone.append(record["id"])
+
+
+def _clear(place: Place | None, result: Recovered) -> None:
+    """What is left without a record."""
     _sweep()
     result.leftovers += _helpers()
     if place is not None:
@@ -75,9 +129,8 @@ def recover(place: Place | None = None) -> Recovered:
         if clear is not None and place is not None:
             try:
                 result.leftovers += clear(place)
-            except (ActivityFailed, OSError) as error:
+            except Exception as error:  # one that can't look must not keep the others from it
                 result.leftovers.append(f"{module.__name__.rpartition('.')[2]} could not look: {error}")
-    return result
 
 
 def one(path: Path) -> list[str]:

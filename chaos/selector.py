@@ -3,23 +3,32 @@
 A target is a name (``replica-0``, ``node-2``), a list of them, ``any`` (one that serves), or a share (``25%`` of those
 that serve, rounded up). Storage: ``node-2/shared`` (a node and one of its mounts; the mount alone may be left out where
 there is one). Traffic: ``fleet``. Control: one of the fault's parts (``router``). At most ``max_affected`` targets are
-broken at a time, those that are broken already counted, and the last replica in rotation is never taken unless
-``allow_last`` is set.
+broken at a time, those that are broken already counted: out of rotation, or with a fault in that the router may not
+have noticed yet. The last replica in rotation is never taken unless ``allow_last`` is set.
 """
 
 from __future__ import annotations
 
 import math
 import random
+from collections.abc import Collection
 
 from chaos.fault import Fault, Refused, Target
 from chaos.place import Node, Place, Replica
 
 
 def choose(
-    place: Place, fault: Fault, text: str, max_affected: int = 1, allow_last: bool = False
+    place: Place,
+    fault: Fault,
+    text: str,
+    max_affected: int = 1,
+    allow_last: bool = False,
+    broken: Collection[str] = (),
 ) -> list[Target]:
-    """The targets. Raises Refused: no such one, too many, or nothing would be left. Traffic and control are one each."""
+    """The targets. Raises Refused: no such one, too many, or nothing would be left. Traffic and control are one each.
+
+    broken: nodes and replicas that have a fault in.
+    """
     if max_affected < 1:
         raise Refused(f"max_affected must be at least 1, not {max_affected}")
     if fault.kind == "traffic":
@@ -27,8 +36,8 @@ def choose(
     if fault.kind == "control":
         return [_part(place, fault, text)]
     if fault.kind == "replica":
-        return _replicas(place, text, max_affected, allow_last)
-    return _nodes(place, fault, text, max_affected, allow_last)
+        return _replicas(place, text, max_affected, allow_last, broken)
+    return _nodes(place, fault, text, max_affected, allow_last, broken)
 
 
 def _the_one(text: str, allowed: tuple[str, ...], fault: Fault) -> str:
@@ -60,9 +69,20 @@ def _part(place: Place, fault: Fault, text: str) -> Target:
     raise Refused(f"{fault.name} is done to {what}, not to {text!r}" + ("" if known else " (none is here)"))
 
 
-def _replicas(place: Place, text: str, max_affected: int, allow_last: bool) -> list[Target]:
+def _serving(replicas: list[Replica], broken: Collection[str]) -> list[str]:
+    """Those that no fault is in, and that the router may send requests to as far as is known."""
+    return sorted(
+        r.name
+        for r in replicas
+        if r.in_rotation is not False and r.name not in broken and r.node not in broken
+    )
+
+
+def _replicas(
+    place: Place, text: str, max_affected: int, allow_last: bool, broken: Collection[str]
+) -> list[Target]:
     replicas = place.replicas()
-    serving = sorted(r.name for r in replicas if r.in_rotation is not False)
+    serving = _serving(replicas, broken)
     chosen = _named(text, [r.name for r in replicas], serving, "replica")
     by_name = {r.name: r for r in replicas}
     for name in chosen:
@@ -71,11 +91,13 @@ def _replicas(place: Place, text: str, max_affected: int, allow_last: bool) -> l
             raise Refused(f"{name} is {state}, not in rotation; nothing was done")
     out = sorted(set(by_name) - set(serving))
     _cap(chosen, out, max_affected, "replica")
-    _last(replicas, set(chosen), allow_last)
+    _last(replicas, serving, set(chosen), allow_last)
     return [Target(name, place, place.node_of(by_name[name]), by_name[name]) for name in chosen]
 
 
-def _nodes(place: Place, fault: Fault, text: str, max_affected: int, allow_last: bool) -> list[Target]:
+def _nodes(
+    place: Place, fault: Fault, text: str, max_affected: int, allow_last: bool, broken: Collection[str]
+) -> list[Target]:
     all_nodes = place.nodes()
     # What NVML tells of a GPU breaks no traffic, so that it may be the control node's too.
     nodes = [n for n in all_nodes if not n.control or fault.kind == "gpu"]
@@ -87,12 +109,13 @@ def _nodes(place: Place, fault: Fault, text: str, max_affected: int, allow_last:
             f"fault; nothing was done. A lab has nodes to break: exaserve lab up, then --place lab"
         )
     replicas = place.replicas() if any(n.replicas for n in nodes) else []
-    serving = {r.node for r in replicas if r.in_rotation is not False}
-    up = sorted(n.name for n in nodes if not n.replicas or n.name in serving)
+    serving = _serving(replicas, broken)
+    serve = {r.node for r in replicas if r.name in serving}
+    up = sorted(n.name for n in nodes if n.name not in broken and (not n.replicas or n.name in serve))
     chosen = _named(wanted, [n.name for n in nodes], up, "node")
     _cap(chosen, sorted({n.name for n in nodes} - set(up) - set(chosen)), max_affected, "node")
     if fault.kind in ("node", "link"):
-        _last(replicas, {r.name for r in replicas if r.node in chosen}, allow_last)
+        _last(replicas, serving, {r.name for r in replicas if r.node in chosen}, allow_last)
     by_name = {n.name: n for n in nodes}
     return [_on_node(place, fault, by_name[name], mount) for name in chosen]
 
@@ -143,16 +166,16 @@ def _cap(chosen: list[str], out: list[str], max_affected: int, what: str) -> Non
     already = f" ({', '.join(out)} already {'is' if len(out) == 1 else 'are'})" if out else ""
     count = len(chosen) + len(out)
     raise Refused(
-        f"blast radius: with {', '.join(chosen)} {count} {what}s were out of rotation{already}, at most "
+        f"blast radius: with {', '.join(chosen)} {count} {what}s were broken or out of rotation{already}, at most "
         f"{max_affected} may (max_affected); nothing was done"
     )
 
 
-def _last(replicas: list[Replica], taken: set[str], allow_last: bool) -> None:
-    serving = {r.name for r in replicas if r.in_rotation is not False}
-    if serving and serving <= taken and not allow_last:
-        names = ", ".join(sorted(serving & taken))
+def _last(replicas: list[Replica], serving: list[str], taken: set[str], allow_last: bool) -> None:
+    """Refused if none of those that serve is left, and one is taken that the router still counts on."""
+    counted = sorted(r.name for r in replicas if r.in_rotation is not False and r.name in taken)
+    if counted and not set(serving) - taken and not allow_last:
         raise Refused(
-            f"blast radius: {names} {'is the last replica' if len(serving) == 1 else 'are the last replicas'} in "
-            "rotation; nothing was done (allow_last)"
+            f"blast radius: {', '.join(counted)} {'is the last replica' if len(counted) == 1 else 'are the last replicas'}"
+            " in rotation; nothing was done (allow_last)"
         )

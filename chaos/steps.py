@@ -111,10 +111,16 @@ def post(url: str, body: dict[str, Any], node: Node | None = None, timeout: floa
 
 def text(step: Step) -> str:
     """One line for people (dry run, describe)."""
-    rest = {k: v for k, v in step.items() if k not in ("op", "inside", "absent", "timeout")}
+    rest = {k: _short(v) for k, v in step.items() if k not in ("op", "inside", "absent", "timeout")}
     if step["op"] in ("run", "spawn"):
-        argv = [a if len(a) <= 200 else f"{a[:80]}… ({len(a)} characters)" for a in step["argv"]]
-        return f"{step['op']}: {shlex.join(argv)}"
+        return f"{step['op']}: {shlex.join(map(_short, step['argv']))}"
     if "who" in rest:
         rest["who"] = rest["who"]["pid"]
     return f"{step['op']}: " + ", ".join(f"{k} {v!r}" for k, v in rest.items())
+
+
+def _short(value: Any) -> Any:
+    """Programs and whole files, which are given as one text, would drown the rest."""
+    if isinstance(value, str) and len(value) > 200:
+        return f"{value[:80]}… ({len(value)} characters)"
+    return value

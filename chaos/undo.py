@@ -3,7 +3,7 @@
 Standard library only and Python 3.8: it runs in ``exaserve chaos recover``, in the dead-man process (``deadman.py``),
 and on the nodes of a cluster, to which it is sent as text (``agent.py``). A record is one JSON file::
 
-    {"version": 1, "id", "fault", "engine", "target", "place", "claims": [text...], "created": unix seconds,
+    {"version": 1, "id", "fault", "kind", "engine", "target", "place", "claims": [text...], "created": unix seconds,
      "duration": seconds, "until": unix seconds or null, "controller": identity, "deadman": identity or null,
      "state": "planned" | "in" | "undoing", "do": [step...], "undo": [step...], "spawned": {key: identity},
      "problems": [text...], "remote": {"host": argv prefix, "path": record on the node} or null}
@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import signal
+import stat
 import time
 from typing import Any
 
@@ -24,7 +25,27 @@ from chaos import identity, perform
 
 #: Seconds for which a failing step of an undo is tried again before the record is left with what was said.
 PERSIST = 5.0
-_KINDS: dict[str, type] = {"id": str, "fault": str, "target": str, "undo": list, "do": list, "spawned": dict}
+#: Bytes of a record at most; real ones have some thousands.
+MAX_BYTES = 4 * 2**20
+_MAYBE = type(None)
+_KINDS: dict[str, tuple[type, ...]] = {
+    "id": (str,),
+    "fault": (str,),
+    "target": (str,),
+    "place": (str,),
+    "state": (str,),
+    "created": (int, float),
+    "duration": (int, float),
+    "until": (int, float, _MAYBE),
+    "claims": (list,),
+    "do": (list,),
+    "undo": (list,),
+    "problems": (list,),
+    "spawned": (dict,),
+    "controller": (dict, _MAYBE),
+    "deadman": (dict, _MAYBE),
+    "remote": (dict, _MAYBE),
+}
 
 
 class Damaged(Exception):
@@ -32,18 +53,28 @@ class Damaged(Exception):
 
 
 def read(path: str) -> dict[str, Any]:
-    """The record in the file. Raises Damaged, FileNotFoundError."""
+    """The record in the file. Raises Damaged, FileNotFoundError.
+
+    A file that another user could have written is damaged, too: its steps would be carried out with our rights.
+    """
     try:
-        with open(path, "rb") as f:
-            record: dict[str, Any] = json.loads(f.read())
+        record: dict[str, Any] = json.loads(_own_bytes(path))
         if record["version"] != 1:
             raise Damaged(f"it has version {record['version']!r}, this program knows 1")
-        for key, kind in _KINDS.items():
-            if not isinstance(record[key], kind):
-                raise Damaged(f"{key} is no {kind.__name__}")
+        for key, kinds in _KINDS.items():
+            if not isinstance(record[key], kinds):
+                raise Damaged(f"{key} is no {kinds[0].__name__}")
         for step in [*record["do"], *record["undo"]]:
             if step["op"] not in perform.OPS:
                 raise Damaged(f"it has an unknown step {step['op']!r}")
+        for text in [*record["claims"], *record["problems"]]:
+            if not isinstance(text, str):
+                raise Damaged(f"it has {text!r} for a text")
+        for who in [record["controller"], record["deadman"], *record["spawned"].values()]:
+            if who is not None and not identity.well_formed(who):
+                raise Damaged(f"{who!r} names no process")
+        if record["remote"] is not None:
+            _check_remote(record["remote"])
         return record
     except FileNotFoundError:
         raise
@@ -51,9 +82,30 @@ def read(path: str) -> dict[str, Any]:
         raise Damaged(f"it is no undo record ({type(error).__name__}: {error})") from None
 
 
+def _own_bytes(path: str) -> bytes:
+    """Of a file, and nothing else: neither a link nor a pipe, which would never end. Raises OSError, Damaged."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as f:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode):
+            raise Damaged("it is no file")
+        if about.st_uid not in (0, os.geteuid()) or about.st_mode & 0o022:
+            raise Damaged("another user could have written it (its owner or its mode)")
+        if about.st_size > MAX_BYTES:
+            raise Damaged(f"it has {about.st_size} bytes, more than any record")
+        return f.read(MAX_BYTES)
+
+
+def _check_remote(remote: dict[str, Any]) -> None:
+    if not all(isinstance(remote[key], str) for key in ("node", "path")):
+        raise Damaged("it does not say where on which node its other half lies")
+    if not remote["host"] or not all(isinstance(word, str) for word in remote["host"]):
+        raise Damaged("it does not say how its node is reached")
+
+
 def write(path: str, record: dict[str, Any]) -> None:
     """Keep the record, on the disk. Raises OSError: without a record there is no fault."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     perform.write_whole(path, json.dumps(record, indent=1) + "\n", 0o600)
 
 
@@ -87,8 +139,12 @@ def undo(path: str, record: dict[str, Any], persist: float = PERSIST) -> list[st
         with contextlib.suppress(OSError):
             write(path, record)
         return problems
-    with contextlib.suppress(FileNotFoundError):
+    try:
         os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        return [f"all is undone, but its record can't be removed: {error.strerror}"]
     return []
 
 

@@ -49,3 +49,4 @@ class ChatUser(ProfileUser):
     """Asks for a streamed chat completion, reads it to its end, asks again."""
 
     profile = staticmethod(_chat.session)
+    weight = 35

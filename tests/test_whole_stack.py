@@ -26,6 +26,8 @@ import psutil
 import pytest
 import yaml
 
+from chaos import probes
+
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[1]
@@ -332,11 +334,13 @@ def test_chaos_run_of_the_crash_experiment_completes_without_deviation(
     wait_for("both replicas", lambda: all_ready(real_stack), 60)
     wait_for("no alert", lambda: not active_alerts(real_stack), 120, 1)
     wait_for("no error in the last minute", lambda: not query(real_stack, RECENT_ERRORS), 120, 1)
+    wait_for("answers in time", lambda: probes.slo_attainment(real_stack.prometheus) >= 0.95, 120, 1)
     env = os.environ | {
         "EXASERVE_ROUTER": real_stack.router,
         "EXASERVE_ADMIN": real_stack.admin,
         "EXASERVE_PROMETHEUS": real_stack.prometheus,
         "EXASERVE_ALERTMANAGER": real_stack.alertmanager,
+        "EXASERVE_RATE": "2",
     }
     experiment = ROOT / "chaos" / "experiments" / "replica-crash.yaml"
     run = subprocess.run(

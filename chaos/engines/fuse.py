@@ -21,8 +21,9 @@ from chaos.place import Node, Place
 
 #: As mountinfo shows these mounts.
 FS_TYPE = "fuse.exaserve"
-#: Seconds after the fault's own end at which its rules lapse, whoever is dead.
-BELT = 2.0
+#: Seconds after the fault's own end at which its rules lapse, whoever is dead. It has to be more than what passes
+#: between plan and injection, or they would lapse while the fault is in: earlier targets are proven first.
+BELT = 120.0
 
 
 def control_folder(mount: str) -> str:

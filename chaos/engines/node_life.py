@@ -9,6 +9,8 @@ from chaos import identity, steps
 from chaos.fault import Engine, Plan, Proof, Target
 from chaos.place import Place
 
+#: What it says when there is no lab any more, so that there is no node to start.
+_NO_LAB = (" is not up (looked in ",)
 _START = "import sys; from chaos.lab.cli import app; app(sys.argv[1:])"
 
 
@@ -33,7 +35,7 @@ class KillInit(Engine):
         argv = [sys.executable, "-c", _START, "node", "start", node.name, "--name", lab, "--no-wait"]
         return Plan(
             [steps.signal(node.init, "SIGKILL")],
-            [steps.run(argv, timeout=60)],
+            [steps.run(argv, timeout=60, absent=_NO_LAB)],
             claims=(f"node:{node.name}",),
         )
 

@@ -118,21 +118,20 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         path = self._path.partition(b"?")[0]
         if path == b"/truth":
-            self._json(200, self._server.truth)
+            self._transport.write(_whole(200, self._server.truth))
         elif path.endswith(b"/v1/models"):
-            self._json(200, {"object": "list", "data": [{"id": "paced", "object": "model"}]})
+            self._transport.write(
+                _whole(200, {"object": "list", "data": [{"id": "paced", "object": "model"}]})
+            )
         elif self._parser.get_method() == b"POST":
             try:
                 body = json.loads(self._body)
             except ValueError:
-                self._json(400, {"error": {"message": "no JSON", "code": "bad_json"}})
+                self._transport.write(_whole(400, {"error": {"message": "no JSON", "code": "bad_json"}}))
                 return
             _Answer(self._server, self._transport, self._loop, path, body, self._arrived).begin()
         else:
-            self._json(200, {})
-
-    def _json(self, status: int, content: Any) -> None:
-        self._transport.write(_whole(status, content))
+            self._transport.write(_whole(200, {}))
 
 
 class _Answer:

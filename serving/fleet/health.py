@@ -131,10 +131,15 @@ class Health:
         """It is watched no more, and draining: its open requests may end."""
         self.set_replicas([r for r in self.replicas if r is not replica])
 
-    def set_pools(self, pools: Mapping[str, Sequence[Replica]]) -> None:
-        """Names and members, for panic and for comparing replicas. Without a call all are one pool, "default"."""
+    def set_pools(
+        self, pools: Mapping[str, Sequence[Replica]], fallbacks: Mapping[str, str] | None = None
+    ) -> None:
+        """Names and members, for panic and for comparing replicas. Without a call all are one pool, "default".
+
+        fallbacks: pool -> the one that takes what it can't.
+        """
         self._own_pools = True
-        self._pools(pools)
+        self._pools(pools, fallbacks)
 
     def set_settings(self, settings: Router) -> None:
         """Rules after a reload of the configuration."""
@@ -155,9 +160,11 @@ class Health:
         """Names of the pools that are in panic."""
         return self.panic.pools
 
-    def _pools(self, pools: Mapping[str, Sequence[Replica]]) -> None:
+    def _pools(
+        self, pools: Mapping[str, Sequence[Replica]], fallbacks: Mapping[str, str] | None = None
+    ) -> None:
         self.outliers.set_pools(pools)
-        self.panic.set_pools(pools)
+        self.panic.set_pools(pools, fallbacks)
 
     def _begin(self, replica: Replica, i: int, n: int) -> None:
         gap = min(FIRST_GAP_SECONDS, self.settings.health_check_interval / n)

@@ -2,8 +2,9 @@
 
 If all replicas fail their probes at once, the cause is more often common to them (the network, the probe itself,
 a load that none of them can take) than a death of each, and refusing every request makes an outage of it. Where
-nobody listens no request is sent, nor to draining or starting replicas. Which pools panic is decided here; which
-replica then gets a request is the business of who sends it (``Replica.reachable``).
+nobody listens no request is sent, nor to draining or starting replicas; and a pool whose fallback serves has no need of
+it. Which pools panic is decided here; which replica then gets a request is the business of who sends it
+(``Replica.reachable``).
 """
 
 from __future__ import annotations
@@ -47,9 +48,14 @@ class Panic:
         self.pools: set[str] = set()
         self._known: dict[str, _Pool] = {}
         self._pools_of: dict[Replica, list[str]] = {}
+        self._fallback: dict[str, str] = {}
 
-    def set_pools(self, pools: Mapping[str, Sequence[Replica]]) -> None:
+    def set_pools(
+        self, pools: Mapping[str, Sequence[Replica]], fallbacks: Mapping[str, str] | None = None
+    ) -> None:
+        """fallbacks: pool -> the one that takes what it can't."""
         self.pools &= set(pools)  # a pool that is gone needs no word
+        self._fallback = {name: other for name, other in (fallbacks or {}).items() if other in pools}
         self._known = {name: _Pool(members) for name, members in pools.items()}
         self._pools_of = {}
         for name, pool in self._known.items():
@@ -66,11 +72,13 @@ class Panic:
         names = self._pools_of.get(replica, [])
         for name in names:
             self._known[name].count(replica)
-        self._look(names)
+        self._look([*names, *(name for name, other in self._fallback.items() if other in names)])
 
     def _look(self, names: Sequence[str]) -> None:
         for name in names:
-            on = self.allowed and self._known[name].should_panic()
+            other = self._known.get(self._fallback.get(name, ""))
+            served = other is not None and other.in_rotation > 0
+            on = self.allowed and not served and self._known[name].should_panic()
             if on != (name in self.pools):
                 if on:
                     self.pools.add(name)

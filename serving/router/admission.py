@@ -17,18 +17,14 @@ MAX_RETRY_AFTER = 30
 
 def none_free(server: Server, exchange: Exchange, pool: Pool, view: View) -> None:
     """No replica of the view may take it now."""
-    if exchange.tried:
-        if len(view.rotating) <= sum(r in view.rotating for r in exchange.tried):
-            server.retries.give_back()
-            names = ", ".join(r.name for r in exchange.tried)
-            server.metrics.reject("replica_failed", pool.name, exchange.tenant_name)
-            exchange.reject(
-                502,
-                "replica_failed",
-                f"{names} failed before it answered and no other replica is in rotation",
-            )
-            return
-    elif pool.fallback is not None and _may_use(exchange, pool.fallback):
+    nobody_else = bool(exchange.tried) and len(view.rotating) <= sum(
+        r in view.rotating for r in exchange.tried
+    )
+    if (
+        (nobody_else or not exchange.tried)
+        and pool.fallback is not None
+        and _may_use(exchange, pool.fallback)
+    ):
         other = pool.fallback
         there = other.view(exchange.model)
         replica = there.policy.choose(exchange, there.eligible, exchange.tried)
@@ -40,6 +36,16 @@ def none_free(server: Server, exchange: Exchange, pool: Pool, view: View) -> Non
             exchange.decision = "fallback"
             server.send_waiting(exchange, replica)
             return
+    if nobody_else:
+        server.retries.give_back()
+        names = ", ".join(r.name for r in exchange.tried)
+        server.metrics.reject("replica_failed", pool.name, exchange.tenant_name)
+        exchange.reject(
+            502,
+            "replica_failed",
+            f"{names} failed before it answered and no other replica is in rotation",
+        )
+        return
     if not view.rotating and not exchange.tried:
         _none_ready(server, exchange, pool, view)
     elif pool.waiting >= pool.max_waiting:

@@ -83,7 +83,9 @@ class Follow:
         self._health.set_access(self._access.header, self._access.tls)
 
     def _set_pools(self) -> None:
-        self._health.set_pools(self._members.by_pool(self.reloader.config.pools))
+        pools = self.reloader.config.pools
+        fallbacks = {name: pool.fallback for name, pool in pools.items() if pool.fallback is not None}
+        self._health.set_pools(self._members.by_pool(pools), fallbacks)
 
     # --- replicas ---
 

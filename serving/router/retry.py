@@ -5,6 +5,10 @@ from __future__ import annotations
 #: Retries that may happen on top of the share, so that a quiet router retries as well; refilled by requests only.
 RESERVE = 10.0
 
+#: Failures of a replica that is gone, or that never took the request: it is moved, not asked twice, and all that a
+#: replica had open is moved at once. So they take nothing from the budget; ``max_attempts`` bounds them.
+MOVED = frozenset(("refused", "frozen", "down", "removed"))
+
 
 class RetryBudget:
     """A bucket that each request fills by ``ratio`` and each retry empties by one. Plain arithmetic, no clock."""

@@ -17,6 +17,7 @@ from serving.router import admission, heads, local, second_stage
 from serving.router.client import Client
 from serving.router.hedge import Hedge
 from serving.router.limits import Refusal
+from serving.router.retry import MOVED
 from serving.router.state import POOL_GAUGES, State
 from serving.router.tunnels import open_tunnel
 from serving.router.upstream import Upstream
@@ -188,6 +189,8 @@ class Server(State):
         """An answer begins: the prompt is computed, and the replica has shown what it can."""
         if status >= 500:
             self.outcomes.bad(replica, exchange.work, now)
+        elif status == 429 and self.another_for(exchange):
+            self._full(replica)
         else:
             self.outcomes.good(replica, now - exchange.sent if exchange.streaming and status == 200 else 0.0)
         done = self.estimator.prefill_part(exchange)
@@ -199,8 +202,22 @@ class Server(State):
         """A replica failed a request; ``begun``: in the middle of its answer."""
         if begun:
             self.outcomes.cut(replica, exchange.work, monotonic())
-        elif reason != "status_429":  # it is full, and says so
+        elif reason == "status_429":
+            self._full(replica)
+        else:
             self.outcomes.bad(replica, exchange.work, monotonic())
+
+    def _full(self, replica: Replica) -> None:
+        """It says that it is full, which is no fault: nothing new goes there until its next load report says better.
+
+        Else it would be asked again at once, and the retries would be used up by one replica that refuses.
+        """
+        depth = self.settings.max_queue_depth
+        if (
+            replica.waiting is not None and replica.waiting <= depth
+        ):  # None: no report comes that would end it
+            replica.waiting = depth + 1
+            self.apply_state(replica)
 
     def another_for(self, exchange: Exchange) -> bool:
         """Whether a replica that was not tried may take it now."""
@@ -215,7 +232,7 @@ class Server(State):
             self._into_last_pool(exchange)
         if exchange.attempts >= self.settings.retry.max_attempts:
             denied, why = "attempts", ""
-        elif not self.retries.take():
+        elif reason not in MOVED and not self.retries.take():
             denied, why = "budget", "; retries are used up (router.retry.budget)"
         else:
             self.metrics.retry("status" if reason.startswith("status_") else reason, exchange.pool_name)

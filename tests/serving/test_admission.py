@@ -265,6 +265,20 @@ async def test_a_pool_that_is_full_lets_its_fallback_take_over_and_waits_when_th
         await at_rest(r)
 
 
+@run
+async def test_a_request_whose_pool_has_nobody_left_is_tried_again_on_the_fallback() -> None:
+    own, other = HeldEngine("reset"), HeldEngine("answer")
+    pools: dict[str, Any] = {
+        "other": {"match": {"headers": {"x-other": "1"}}, "replicas": ["r1"]},
+        "own": {"replicas": ["r0"], "fallback": "other"},
+    }
+    async with router(own, other, pools=pools) as r:
+        assert (await r.post(CHAT))[0] == 200
+        assert (len(own.requests), len(other.requests)) == (1, 1)
+        assert r.counted("exaserve_router_fallbacks_total", "own", "other") == 1
+        await at_rest(r)
+
+
 def test_a_fallback_is_no_way_into_a_pool_that_the_tenant_may_not_use(tmp_path: Path) -> None:
     async def go() -> None:
         own, other = HeldEngine(), HeldEngine()

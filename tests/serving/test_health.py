@@ -422,6 +422,21 @@ def test_panic_follows_each_replica_of_a_pool() -> None:
     assert said == [True, False, True, False, True, False]
 
 
+def test_a_pool_whose_fallback_serves_does_not_panic() -> None:
+    said: list[tuple[str, bool]] = []
+    panic = Panic(True, lambda pool, on: said.append((pool, on)))
+    home, away = _members("down", "frozen"), _members("ready")
+    panic.set_pools({"home": home, "away": away}, {"home": "away"})
+    assert panic.pools == set()
+    away[0].enter("down", "")
+    panic.look(away[0])
+    assert panic.pools == {"home", "away"}
+    away[0].enter("ready", "")
+    panic.look(away[0])
+    assert panic.pools == set()
+    assert sorted(said) == [("away", False), ("away", True), ("home", False), ("home", True)]
+
+
 def test_panic_ends_when_it_is_switched_off_or_the_pool_changes() -> None:
     said: Counter[tuple[str, bool]] = Counter()
     panic = Panic(True, lambda pool, on: said.update([(pool, on)]))

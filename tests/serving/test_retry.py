@@ -52,6 +52,17 @@ async def test_retries_do_not_become_the_load_when_every_replica_fails() -> None
         await at_rest(r)
 
 
+@run
+async def test_all_that_a_replica_had_open_is_moved_whatever_the_budget() -> None:
+    frozen, good = HeldEngine(), HeldEngine("answer")
+    async with router(frozen, good, strategy="round_robin", retry={"budget": 0}, silence_timeout=60) as r:
+        asked = [await Asked.ask(r) for _ in range(50)]
+        await until(lambda: frozen.open == 25)
+        r.health.out(r.replica(), "frozen", "silent", "frozen")
+        assert [(await a.answer())[0] for a in asked] == [200] * 50
+        assert r.counted(RETRIES, "frozen") == 25
+
+
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_no_request_takes_more_than_max_attempts(most: int) -> None:
     async def go() -> None:
@@ -96,6 +107,22 @@ def test_any_other_answer_passes_as_it_is(status: int) -> None:
             await at_rest(r)
 
     uvloop.run(go())
+
+
+@run
+async def test_a_replica_that_says_it_is_full_gets_nothing_more_until_its_next_load_report() -> None:
+    full, good = HeldEngine("status_429"), HeldEngine("answer")
+    async with router(full, good, strategy="round_robin", load_interval=60) as r:
+        await until(lambda: r.replica().waiting == 0)
+        for _ in range(50):
+            assert (await r.post(CHAT))[0] == 200
+        assert (len(full.requests), len(good.requests)) == (1, 50)
+        r.replica().waiting = 0  # the next report
+        r.server.apply_load(r.replica())
+        for _ in range(4):
+            assert (await r.post(CHAT))[0] == 200
+        assert len(full.requests) == 2
+        await at_rest(r)
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
