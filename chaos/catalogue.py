@@ -7,7 +7,7 @@ from typing import Any
 
 from chaos import fault as faults
 from chaos import identity, recover
-from chaos.fault import ActivityFailed, Fault
+from chaos.fault import ActivityFailed, Engine, Fault
 from chaos.place import Place
 
 
@@ -28,7 +28,7 @@ def rows(place: Place | None) -> list[dict[str, Any]]:
                 {
                     "name": e.name,
                     "how": e.how,
-                    "missing": _lacks(place, f) or e.missing(place) if place else None,
+                    "missing": _missing(place, f, e) if place else None,
                 }
                 for e in f.engines
             ],
@@ -37,23 +37,23 @@ def rows(place: Place | None) -> list[dict[str, Any]]:
     ]
 
 
-def _lacks(place: Place, f: Fault) -> str | None:
-    """What the place itself has not, that a fault of this kind needs."""
+def _missing(place: Place, f: Fault, engine: Engine) -> str | None:
+    """Why it can't work there whatever the target, as a sentence; a place that can't be asked has that as its why."""
     try:
-        if f.kind == "replica":
-            return None if place.replicas() else "there is no replica"
-        if f.kind == "traffic":
-            return (
-                None
-                if place.addresses.get("router")
-                else "it is not known where the router is (--router URL)"
-            )
-        if f.kind in ("node", "link", "storage") and all(node.control for node in place.nodes()):
-            return (
-                f"{place.name} has no node but the control node, which is left alone (a lab has: --place lab)"
-            )
+        return _lacks(place, f) or engine.missing(place)
     except ActivityFailed as error:
         return str(error)
+
+
+def _lacks(place: Place, f: Fault) -> str | None:
+    """What the place itself has not, that a fault of this kind needs."""
+    if f.kind == "replica":
+        return None if place.replicas() else "there is no replica"
+    if f.kind == "traffic":
+        known = place.addresses.get("router")
+        return None if known else "it is not known where the router is (--router URL)"
+    if f.kind in ("node", "link", "storage") and all(node.control for node in place.nodes()):
+        return f"{place.name} has no node but the control node, which is left alone (a lab has: --place lab)"
     return None
 
 
@@ -92,7 +92,7 @@ def description(name: str, place: Place) -> list[str]:
         "engines, the first that can is taken:",
     ]
     for engine in f.engines:
-        why = _lacks(place, f) or engine.missing(place)
+        why = _missing(place, f, engine)
         lines.append(f"  {engine.name}: {engine.how}")
         lines.append(f"    {'works here' if why is None else f'not here: {why}'}")
     over = "over once it is proven" if f.momentary else f"held for its duration, at most {f.max_duration:g} s"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from chaos.gameday import cli as gameday
 from chaos.run import cli as running
 
 if TYPE_CHECKING:
@@ -50,8 +51,15 @@ _RouterOption = Annotated[
 
 
 def _end(message: str, code: int) -> NoReturn:
-    typer.echo(f"exaserve chaos: {message}", err=True)
+    _say(f"exaserve chaos: {message}", err=True)
     raise typer.Exit(code)
+
+
+def _say(text: str, err: bool = False) -> None:
+    """Names and messages come from nodes, routers and files: none of them may steer the terminal."""
+    typer.echo(
+        "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text), err=err
+    )
 
 
 def _open(place: str, admin: str, router: str = "") -> Place:
@@ -81,7 +89,7 @@ def list_(
         typer.echo(json.dumps(rows, indent=1))
         return
     for line in catalogue.table(rows):
-        typer.echo(line)
+        _say(line)
 
 
 @app.command()
@@ -96,7 +104,7 @@ def describe(
 
     try:
         for line in catalogue.description(fault, _open(place, admin)):
-            typer.echo(line)
+            _say(line)
     except Refused as error:
         _end(str(error), 2)
 
@@ -151,10 +159,10 @@ def inject(
     try:
         if dry_run:
             for one, engine, plan in injecting.dry_run(**options):
-                typer.echo(f"{fault} on {one.name} by {engine.name}, for {duration:g} s. Nothing was done.")
+                _say(f"{fault} on {one.name} by {engine.name}, for {duration:g} s. Nothing was done.")
                 for word, found in (("do", plan.do), ("undo", plan.undo)):
                     for step in found:
-                        typer.echo(f"  {word:4} {steps.text(step)}")
+                        _say(f"  {word:4} {steps.text(step)}")
             return
         with injecting.held(**options) as injections:
             for injection in injections:
@@ -191,7 +199,7 @@ def _say_in(injection: Injection, json_: bool) -> None:
         }
         typer.echo(json.dumps(told | {"proof": proof.measured, "value": proof.value}))
         return
-    typer.echo(
+    _say(
         f"{injection.fault.name} is in {injection.target.name} (by {injection.engine.name}), proven after {took:.2f} s: "
         f"{proof.measured}"
     )
@@ -210,12 +218,11 @@ def _hold(injections: list[Injection], json_: bool) -> None:
     for injection in injections:
         injection.undo()
     for injection in injections:
-        momentary = injection.fault.momentary or injection.engine.momentary
         if json_:
             typer.echo(json.dumps({"event": "out", "id": injection.id, "at": time.time()}))
         else:
-            why = "nothing was held" if momentary else "undone"
-            typer.echo(f"{injection.fault.name} on {injection.target.name}: over, {why}")
+            why = "nothing was held" if injection.momentary else "undone"
+            _say(f"{injection.fault.name} on {injection.target.name}: over, {why}")
 
 
 @app.command()
@@ -231,15 +238,18 @@ def recover(place: _PlaceOption = "local", admin: _AdminOption = "") -> None:
     try:
         there: Place | None = places.open(place, admin)
     except (ActivityFailed, ImportError) as error:
-        typer.echo(f"{error}; only records are looked at")
+        _say(f"{error}; only records are looked at")
         there = None
-    found = recovering.recover(there)
+    try:
+        found = recovering.recover(there)
+    except ActivityFailed as error:
+        _end(str(error), 1)
     for done in found.undone:
-        typer.echo(f"undone: {done}")
+        _say(f"undone: {done}")
     for left in found.leftovers:
-        typer.echo(f"cleared: {left}")
+        _say(f"cleared: {left}")
     for path, why in found.failed:
-        typer.echo(f"left: {path}: {why}", err=True)
+        _say(f"left: {path}: {why}", err=True)
     if not (found.undone or found.failed or found.leftovers):
         typer.echo(f"nothing to undo in {recovering.folder()}")
     raise typer.Exit(1 if found.failed else 0)
@@ -249,13 +259,17 @@ def recover(place: _PlaceOption = "local", admin: _AdminOption = "") -> None:
 def status(json_: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
     """Faults that are in, or left a record. Exit status 1 if one has outlived its time (see recover)."""
     from chaos import catalogue
+    from chaos.fault import ActivityFailed
 
-    rows = catalogue.active()
+    try:
+        rows = catalogue.active()
+    except ActivityFailed as error:
+        _end(str(error), 1)
     if json_:
         typer.echo(json.dumps(rows, indent=1))
     else:
         for row in rows:
-            typer.echo(catalogue.active_text(row))
+            _say(catalogue.active_text(row))
         if not rows:
             typer.echo("no fault is in")
     raise typer.Exit(1 if any(row["state"] in ("left behind", "damaged") for row in rows) else 0)
@@ -269,14 +283,17 @@ def _parameters(words: list[str]) -> dict[str, Any]:
         key, sign, value = word.partition("=")
         if not sign or not key:
             _end(f"--parameter {word!r}: KEY=VALUE is wanted, like factor=5", 2)
+        if key in found:
+            _end(f"--parameter {word!r}: {key} is given twice", 2)
         try:
             found[key] = yaml.safe_load(value) if value else ""
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date like 2026-13-45
             found[key] = value
     return found
 
 
 running.add(app)
+gameday.add(app)
 
 
 def main() -> None:

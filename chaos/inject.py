@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,82 +22,8 @@ from chaos import fault as faults
 from chaos import identity, recover, selector, undo
 from chaos.agent import START, Agent
 from chaos.fault import Engine, Fault, Left, NotProven, Parameters, Plan, Proof, Refused, Target
+from chaos.injection import Injection
 from chaos.place import Place
-
-
-@dataclass
-class Injection:
-    """One fault in one target. Times are unix seconds of this machine; proven_at None until it is proven."""
-
-    id: str
-    fault: Fault
-    engine: Engine
-    target: Target
-    parameters: Parameters
-    duration: float
-    plan: Plan
-    path: Path
-    proof: Proof | None = None
-    injected_at: float = 0.0
-    proven_at: float | None = None
-    _agent: Agent | None = field(default=None, repr=False)
-
-    @property
-    def until(self) -> float:
-        """When the dead-man takes it out whatever happens."""
-        return self.injected_at + self.duration
-
-    @property
-    def momentary(self) -> bool:
-        """Whether nothing is held: it is over once it is proven."""
-        return self.fault.momentary or self.engine.momentary
-
-    @property
-    def over(self) -> bool:
-        """Whether it was taken out already (duration, undo, ``exaserve chaos recover``)."""
-        return self._agent is None or self._agent.ended()
-
-    def undo(self) -> None:
-        """Take it out; again is nothing. Raises Left if something could not be undone."""
-        agent, self._agent = self._agent, None
-        if agent is None:
-            return
-        agent.tell("undo")
-        self._farewell(agent, undo.PERSIST + 15.0)
-
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait until it is over by itself, at most so long; whether it is. Raises Left as ``undo`` does."""
-        agent = self._agent
-        if agent is None:
-            return True
-        limit = self.duration + undo.PERSIST + 15.0 if seconds is None else seconds
-        answer = agent.hear(limit)
-        if answer is None and not agent.ended():
-            return False
-        self._agent = None
-        self._finish(agent, answer)
-        return True
-
-    def _farewell(self, agent: Agent, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        answer = agent.hear(seconds)
-        while answer is not None and "undone" not in answer:
-            answer = agent.hear(max(0.0, end - time.monotonic()))
-        self._finish(agent, answer)
-
-    def _finish(self, agent: Agent, answer: dict[str, Any] | None) -> None:
-        """It has ended, or hangs. What it did not say is read from the record: no record, nothing left."""
-        agent.close()
-        problems = answer.get("problems", []) if answer else []
-        if self.target.remote:
-            if answer and not problems:
-                self.path.unlink(missing_ok=True)
-            elif not answer:
-                problems = [f"the dead-man on {agent.where} can't be heard; it undoes by itself"]
-        elif not problems and self.path.exists():
-            problems = recover.one(self.path)
-        if problems:
-            raise Left(f"{self.fault.name} on {self.target.name}: {'; '.join(problems)} ({self.path})")
 
 
 def dry_run(
@@ -158,7 +83,7 @@ def start(
         for injection in injections:
             _inject(injection)
         early = [one for one in injections if one.over and not one.momentary]
-        if early:
+        if early and len(injections) > 1:
             raise NotProven(
                 f"{fault.name} on {early[0].target.name} was over before all {len(injections)} were in: "
                 f"{duration:g} s are too short; all was undone"
@@ -207,7 +132,8 @@ def _uninterrupted() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        if before is not None:  # one that Python did not set can't be set again
+            signal.signal(signal.SIGINT, before)
 
 
 def engine_for(fault: Fault, target: Target, p: Parameters) -> Engine:
@@ -320,7 +246,7 @@ def _begin(injection: Injection, record: dict[str, Any]) -> None:
     """Dead-man ready, then the steps. Raises Refused, NotProven."""
     own = dict(record, remote=None, controller=None if record["remote"] else record["controller"])
     path = record["remote"]["path"] if record["remote"] else str(injection.path)
-    agent = injection._agent = Agent(injection.target.node, {"op": "hold", "path": path, "record": own})
+    agent = injection.agent = Agent(injection.target.node, {"op": "hold", "path": path, "record": own})
     answer = agent.hear(START)
     if answer is None or "ready" not in answer:
         why = answer.get("error", "it said something else") if answer else agent.last_words()
@@ -330,15 +256,15 @@ def _begin(injection: Injection, record: dict[str, Any]) -> None:
     answer = agent.hear(injection.duration + 60.0)
     if answer is None or "done" not in answer:
         why = answer.get("failed") or answer.get("error") if answer else agent.last_words()
-        injection._agent = None
-        injection._finish(agent, answer)
+        injection.agent = None
+        injection.finish(agent, answer)
         raise NotProven(
             f"{injection.fault.name} on {injection.target.name} was not put in: {why}; it was undone"
         )
 
 
 def _prove(injection: Injection, before: Any) -> None:
-    engine, agent = injection.engine, injection._agent
+    engine, agent = injection.engine, injection.agent
     assert agent is not None
     within = min(engine.prove_within, injection.duration)
     end = time.monotonic() + within

@@ -84,6 +84,8 @@ def read(path: str) -> dict[str, Any]:
 
 def _own_bytes(path: str) -> bytes:
     """Of a file, and nothing else: neither a link nor a pipe, which would never end. Raises OSError, Damaged."""
+    if os.path.islink(path):
+        raise Damaged("it is a link")
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as f:
         about = os.fstat(handle)

@@ -24,18 +24,26 @@ from chaos.run.timeline import Watch
 
 #: Seconds of load before a fault, and after it.
 BASELINE, SETTLE = 4.0, 4.0
+#: Seconds for every replica to be in rotation again. An ejection lasts 10 s, and ends by traffic.
+BACK = 60.0
+#: Fires always, to prove that alerts arrive.
+_HEARTBEAT = "ExaServeWatchdog"
 #: The README's objective of the default service level.
 OBJECTIVE = Objective(ttft=2.5, attainment=0.99)
 
 
 @dataclass
 class Watched:
-    """What was seen of one fault. injections: as ``inject`` tells them; alerts: names, first first."""
+    """What was seen of one fault. proofs: its own; alerts: names, first first.
+
+    back: seconds after it was out until every replica was in rotation; None if that took longer than ``BACK``.
+    """
 
     seen: figures.Seen
     figures: figures.Figures
     proofs: list[str]
     alerts: list[str]
+    back: float | None
 
     @property
     def values(self) -> dict[str, float | None]:
@@ -141,10 +149,12 @@ class Bench:
                         injection.wait()
                 undone = time.time()
                 self.say(f"{name} is out; watching on")
-                time.sleep(settle)
+                back = self.wait_ready(BACK)
+                time.sleep(max(0.0, undone + settle - time.time()))
                 ended = time.time()
                 load.stop()
-                records = load.records()
+                # What was due while the load was being stopped says nothing.
+                records = [r for r in load.records() if (r.get("due") or 0.0) < ended]
         finally:
             watch.stop()
         first = min(i.injected_at for i in injections)
@@ -166,9 +176,8 @@ class Bench:
             least=4,
         )
         proofs = [f"{name} on {i.target.name}: {i.proof.measured}" for i in injections if i.proof is not None]
-        found = Watched(
-            seen, figures.compute(seen), proofs, list(dict.fromkeys(a.name for a in watch.seen.alerts))
-        )
+        alerts = [a for a in dict.fromkeys(a.name for a in watch.seen.alerts) if a != _HEARTBEAT]
+        found = Watched(seen, figures.compute(seen), proofs, alerts, back)
         self._keep(result, name, found)
         return found
 

@@ -46,13 +46,20 @@ def changed(
     settings["pools"] = pools
     settings["router"] |= router or {}
     try:
-        listed.write_text(before[1] + replicas)
-        config.write_text(yaml.safe_dump(settings, sort_keys=False))
+        _put(listed, before[1] + replicas)
+        _put(config, yaml.safe_dump(settings, sort_keys=False))
         _wait_for(bench.place, names, set(pools))
         yield
     finally:
-        listed.write_text(before[1])
-        config.write_text(before[0])
+        _put(listed, before[1])
+        _put(config, before[0])
+
+
+def _put(path: Path, text: str) -> None:
+    """Whole or not at all: the router may read it at any moment."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text)
+    part.replace(path)
 
 
 def _wait_for(place: Place, replicas: set[str], pools: set[str], seconds: float = 20.0) -> None:

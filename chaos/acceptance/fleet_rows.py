@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from chaos import inject
-from chaos.acceptance.bench import Bench, Watched
+from chaos.acceptance.bench import BACK, Bench, Watched
 from chaos.acceptance.result import Result
 from chaos.fault import ActivityFailed
 from chaos.run.judge import show
@@ -18,7 +18,7 @@ def terminated(bench: Bench, result: Result) -> None:
     found = bench.under_load(result, "replica_crash", bench.replica(), 30.0, settle=6.0)
     _lost(result, found)
     within(result, found, "slo_recovery", "users are inside the SLO again", SLO_BACK)
-    _back(bench, result)
+    back(result, found)
 
 
 def node_lost(bench: Bench, result: Result) -> None:
@@ -26,7 +26,7 @@ def node_lost(bench: Bench, result: Result) -> None:
     found = bench.under_load(result, "node_killed", node, 8.0)
     _lost(result, found)
     within(result, found, "reroute", "nothing more is sent there", REROUTED)
-    _back(bench, result)
+    back(result, found)
 
 
 def cache_empty(bench: Bench, result: Result) -> None:
@@ -57,7 +57,7 @@ def upstream_429(bench: Bench, result: Result) -> None:
     result.check("no request fails", f"{bad} of {_during(found)} failed", bad == 0)
     result.check("no client sees the replica's 429", f"{len(told)} did", not told)
     within(result, found, "slo_recovery", "users are inside the SLO again", SLO_BACK)
-    _back(bench, result)
+    back(result, found)
 
 
 def within(result: Result, found: Watched, figure: str, words: str, most: float) -> None:
@@ -80,16 +80,10 @@ def _during(found: Watched) -> int:
     return sum((r.get("ended") or found.seen.ended) >= found.seen.injected for r in found.seen.records)
 
 
-def _back(bench: Bench, result: Result) -> None:
-    took = bench.wait_ready()
-    seen = "all are, when watching ended" if took is not None and took < 0.5 else f"{took} s later"
-    if took is not None and took >= 0.5:
-        seen = f"all are, {took:.1f} s after watching ended"
-    result.check(
-        "every replica is in rotation again",
-        seen if took is not None else "not within 90 s",
-        took is not None,
-    )
+def back(result: Result, found: Watched, words: str = "every replica is in rotation again") -> None:
+    """A check that all came back."""
+    seen = f"{found.back:.1f} s after it was out" if found.back is not None else f"not within {BACK:g} s"
+    result.check(f"{words} within {BACK:g} s", seen, found.back is not None)
 
 
 def _node(bench: Bench) -> str:

@@ -106,8 +106,8 @@ def page(run: Run, results: Sequence[Result], folder: Path | None = None) -> str
 _LEGEND = (
     "Lost: failed before anything of the answer had come, refusals included. Cut: broke off after it had begun. Seconds "
     "count from the moment of injection. A row that is not built counts neither as passed nor as failed; one that could "
-    "not be run counts as failed. Evidence lies beside this page; an alert is one that fired meanwhile, and those of this "
-    "product wait longer than most rows last."
+    "not be run counts as failed. Evidence lies beside this page; alerts are those that fired meanwhile, the "
+    "heartbeat left out; one whose `for` is longer than the row does not."
 )
 
 

@@ -10,7 +10,7 @@ from chaos import ask, inject
 from chaos.acceptance import two_addresses
 from chaos.acceptance.bench import BASELINE, Bench
 from chaos.acceptance.configuration import changed
-from chaos.acceptance.fleet_rows import REROUTED, within
+from chaos.acceptance.fleet_rows import REROUTED, back, within
 from chaos.acceptance.region_fault import FAULT
 from chaos.acceptance.result import Result
 from chaos.fault import ActivityFailed
@@ -64,12 +64,7 @@ def _fleet_gone(bench: Bench, result: Result, region: dict[str, Any]) -> None:
     )
     there = [r for r in found.seen.records if r.get("replica") and r["replica"] not in victims]
     result.check("the other region's replicas answer", f"{len(there)} requests", bool(there))
-    ready = bench.wait_ready()
-    result.check(
-        "the region's replicas are in rotation again",
-        "all are" if ready is not None else "not within 90 s",
-        ready is not None,
-    )
+    back(result, found, "the region's replicas are in rotation again")
 
 
 def _router_gone(bench: Bench, result: Result, regions: list[dict[str, Any]]) -> None:

@@ -29,6 +29,11 @@ _BRING = (
 )
 
 
+# $1: the node's first process, $2: the folder. With a node that was killed its mounts are gone, the empty folder is
+# not. While the node lives it stays: removing it would take the mount away that is held there.
+_FORGET = '[ -d "/proc/$1" ] || rmdir "$2" "${2%/*}" 2>/dev/null; exit 0'
+
+
 class MountEngine(Engine):
     """Base of the engines that use mount(8): what they all lack or refuse."""
 
@@ -81,7 +86,10 @@ def take_away(target: Target) -> list[Step]:
 
 def bring_back(target: Target) -> list[Step]:
     """The opposite, from any state."""
-    return [_shell(target, _BRING, hold_of(target), target.mount)]
+    assert target.node is not None
+    hold, init = hold_of(target), target.node.init
+    back = [_shell(target, _BRING, hold, target.mount)]
+    return back if init is None else [*back, steps.run(["sh", "-c", _FORGET, "sh", str(init["pid"]), hold])]
 
 
 def remount(target: Target, mount: Mount, **change: str) -> Step:

@@ -18,14 +18,17 @@ import yaml
 
 from chaos.lab.state import EXPORTER_PORT, MARK, State
 
-#: What ``--profile tuned`` sets for a fleet that must notice a silent replica within three seconds. The
-#: defaults suit replicas that are busy for seconds at a time.
+#: What ``--profile tuned`` sets for a fleet that must notice a silent replica within three seconds, and whose users
+#: get their first token within 2.5 s or a refusal: what waits in engines and in the router may take no longer. The
+#: defaults suit replicas that are busy for seconds at a time, and users who would rather wait.
 TUNED = {
     "health_check_interval": 1.5,
     "probe_timeout": 2.0,
     "degraded_after": 1.0,
     "silence_timeout": 2.0,
     "load_interval": 0.5,
+    "max_queue_depth": 4,
+    "admission": {"max_wait": 1.0},
 }
 
 

@@ -70,13 +70,49 @@ def read(name: str) -> State | None:
     """The lab's state; None if there is none, or none that can be read."""
     try:
         found = json.loads((folder(name) / "lab.json").read_bytes())
-        whole = found["version"] == VERSION and found["name"] == name
-        for key in ("phase", "bridge", "control", "folder", "subnet"):
-            whole = whole and isinstance(found[key], str)
-        whole = whole and all(n["name"] and n["replicas"] and n["mounts"] for n in found["nodes"])
-        return found if whole and found["regions"] else None
-    except (OSError, ValueError, KeyError, TypeError):
+        whole = found["version"] == VERSION and found["name"] == name and _is(found, _LAB)
+        whole = whole and found["folder"] == str(folder(name))
+        return found if whole and found["regions"] and found["nodes"] else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+_REPLICA = {"name": str, "url": str, "port": int}
+_IDENTITY = {"pid": int, "ticks": int, "boot": str}
+_NODE = {
+    **dict.fromkeys(("name", "region", "address", "device", "port", "engine", "run", "exporter"), str),
+    "number": int,
+    "cpus": list,
+    "mounts": {"local": str, "shared": str},
+    "init": (_IDENTITY, None),
+    "replicas": [_REPLICA],
+}
+_REGION = {
+    **dict.fromkeys(("name", "router", "admin", "run"), str),
+    "prometheus": (str, None),
+    "alertmanager": (str, None),
+    "nodes": [str],
+}
+_LAB = {
+    **dict.fromkeys(("name", "folder", "phase", "profile", "bridge", "subnet", "control"), str),
+    "created": float,
+    "builder": (_IDENTITY, None),
+    "regions": [_REGION],
+    "nodes": [_NODE],
+}
+
+
+def _is(value: Any, shape: Any) -> bool:
+    """Whether JSON has a shape: a type, a list of one, a mapping of keys, or a pair of which one is None."""
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and all(
+            key in value and _is(value[key], s) for key, s in shape.items()
+        )
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_is(one, shape[0]) for one in value)
+    if isinstance(shape, tuple):
+        return value is None or _is(value, shape[0])
+    return isinstance(value, shape)
 
 
 def write(state: State) -> None:

@@ -30,9 +30,13 @@ def remove(name: str) -> list[str]:
     """
     if os.environ.get(MARK):
         raise LabError("this is a shell inside of a lab; run it on the machine itself")
-    place, found, failed = str(folder(name)), [], []
-    owner = network.owner(name)
-    foreign = owner not in (None, "", place)
+    place, found = str(folder(name)), []
+    failed: list[str] = []
+    try:
+        foreign = network.owner(name) not in (None, "", place)
+    except LabError as error:  # without ip(8); everything else goes all the same
+        foreign = True
+        failed.append(f"interfaces: {error}")
     steps: list[tuple[str, str, Callable[[], int]]] = [
         ("process", "processes", lambda: _end_all(place, _groups(name))),
         ("control group", "control groups", lambda: sum(map(_remove_group, _groups(name)))),

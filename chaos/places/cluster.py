@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 
 from chaos import agent, fleet
 from chaos.fault import Refused
@@ -29,23 +30,49 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+# None of these may begin with a dash: ssh, ip and nft would take it for an option of theirs (-oProxyCommand=…).
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+_ADDRESS = r"^[A-Za-z0-9:][A-Za-z0-9._:%-]{0,252}$"
+_LOGIN = r"^([A-Za-z0-9_][A-Za-z0-9._@\\-]{0,63}@)?[A-Za-z0-9:\[][A-Za-z0-9._:%\[\]-]{0,252}$"
+_DEVICE = r"^([A-Za-z0-9_][A-Za-z0-9._@-]{0,14})?$"  # at most 15 characters (linux/if.h, IFNAMSIZ)
+_PATH = r"^/[^\x00-\x1f\x7f]*$"
+_URL = r"^(https?://[^\s\x00-\x1f]+)?$"
+#: Words that stand for a choice of targets, or for a target that is no node.
+_WORDS = ("any", "fleet")
+
+_Path = Annotated[str, StringConstraints(pattern=_PATH)]
+_Name = Annotated[str, StringConstraints(pattern=_NAME)]
+
+
 class _NodeEntry(_Strict):
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
-    address: str
-    login: str = ""
-    device: str = ""
-    mounts: dict[str, str] = {}
+    name: _Name
+    address: str = Field(pattern=_ADDRESS)
+    login: str = Field("", pattern=rf"^$|{_LOGIN}")
+    device: str = Field("", pattern=_DEVICE)
+    mounts: dict[_Name, _Path] = {}
     control: bool = False
-    state_folder: str = "~/.exaserve/chaos/undo"
+    state_folder: str = Field("~/.exaserve/chaos/undo", pattern=r"^(~/|/)[^\x00-\x1f\x7f]+$")
 
 
 class _Inventory(_Strict):
-    router: str = ""
-    admin: str
-    prometheus: str = ""
-    alertmanager: str = ""
+    router: str = Field("", pattern=_URL)
+    admin: str = Field(min_length=1, pattern=_URL)
+    prometheus: str = Field("", pattern=_URL)
+    alertmanager: str = Field("", pattern=_URL)
     ssh: list[str] = Field(["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"], min_length=1)
     nodes: list[_NodeEntry] = Field(min_length=1)
+
+    @field_validator("nodes")
+    @classmethod
+    def _told_apart(cls, nodes: list[_NodeEntry]) -> list[_NodeEntry]:
+        """Twice the same machine would count as two, and the blast radius as half of what it is."""
+        for key in ("name", "address"):
+            seen = [getattr(node, key) for node in nodes]
+            if again := sorted({word for word in seen if seen.count(word) > 1}):
+                raise ValueError(f"two nodes have the {key} {again[0]}")
+        if used := [node.name for node in nodes if node.name in _WORDS]:
+            raise ValueError(f"no node can be called {used[0]}: it stands for a choice of targets")
+        return nodes
 
 
 class Cluster(Place):
@@ -53,7 +80,7 @@ class Cluster(Place):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self.name = str(path)
+        self.name = str(path.absolute())  # one cluster, from whatever folder it is named
         self._inventory = _read(path)
         named = ("router", "admin", "prometheus", "alertmanager")
         self.addresses = {n: url.rstrip("/") for n in named if (url := getattr(self._inventory, n))}
@@ -120,7 +147,10 @@ def _read(path: Path) -> _Inventory:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "the file"
-        raise Refused(f"inventory {path}: {key}: {first['msg']}") from None
+        given = first["input"] if isinstance(first["input"], str) else ""
+        said = first["msg"].removeprefix("Value error, ").partition(" should match pattern")[0]
+        why = f"{given[:60]!r} can't be that" if first["type"] == "string_pattern_mismatch" else said
+        raise Refused(f"inventory {path}: {key}: {why}") from None
 
 
 def _resolve(host: str) -> str:

@@ -30,7 +30,7 @@ _MARKS = {
     "slo_recovery": "#2a7f3e",
     "capacity_recovery": "#2a7f3e",
 }
-_MOST_POINTS = 6000
+_MOST_POINTS = 3000
 
 
 def figure(seen: Seen, figures: Figures) -> go.Figure:
@@ -45,20 +45,21 @@ def figure(seen: Seen, figures: Figures) -> go.Figure:
         vertical_spacing=0.06,
         row_heights=[0.36, 0.26, 0.12 + 0.02 * len(replicas), 0.08 + 0.02 * len(alerts)],
     )
+    plot.update_annotations(x=0, xanchor="left", font={"size": 13})
     _outcomes(plot, seen)
     _latency(plot, seen)
     _states(plot, seen, replicas)
     _alerts(plot, seen)
-    _marks(plot, seen, figures)
     plot.update_layout(
         barmode="stack",
         bargap=0.05,
         height=820 + 22 * (len(replicas) + len(alerts)),
-        margin={"l": 90, "r": 30, "t": 90, "b": 50},
+        margin={"l": 90, "r": 30, "b": 50},
         legend={"orientation": "h", "y": -0.06},
         template="plotly_white",
         hovermode="closest",
     )
+    _marks(plot, seen, figures)
     plot.update_xaxes(range=[seen.begun - seen.injected, seen.ended - seen.injected])
     plot.update_xaxes(title_text="seconds since the injection", row=4, col=1)
     plot.update_yaxes(title_text=f"requests in {seen.window:g} s", row=1, col=1)
@@ -105,7 +106,7 @@ def _latency(plot: go.Figure, seen: Seen) -> None:
             x.append(round(record["first"] - seen.injected, 4))
             y.append(max(1e-3, record["ttft"]))
     for name, (x, y) in sorted(by.items()):
-        plot.add_scattergl(
+        plot.add_scatter(
             x=x, y=y, mode="markers", name=name, marker={"size": 4, "opacity": 0.7}, row=2, col=1
         )
     if seen.objective.ttft:
@@ -172,21 +173,24 @@ def marks(seen: Seen, figures: Figures) -> dict[str, float]:
 
 
 def _marks(plot: go.Figure, seen: Seen, figures: Figures) -> None:
-    """Words stand at different heights above the plot, as moments lie close together."""
-    for i, (name, at) in enumerate(sorted(marks(seen, figures).items(), key=lambda pair: pair[1])):
+    """Each word on a line of its own above the plot, as moments lie close together."""
+    found = sorted(marks(seen, figures).items(), key=lambda pair: -pair[1])
+    for i, (name, at) in enumerate(found):
         plot.add_vline(
             x=at, line_width=1.4, line_color=_MARKS[name], line_dash="solid" if name == "injected" else "dot"
         )
         plot.add_annotation(
             x=at,
-            y=1.015 + 0.016 * (i % 4),
+            y=1.0,
+            yshift=16 * (i + 1),
             xref="x",
             yref="paper",
-            text=name.replace("_", " "),
+            text=f"{name.replace('_', ' ')} {at:.2f} s" if at else name,
             showarrow=False,
             font={"size": 11, "color": _MARKS[name]},
             xanchor="left",
         )
+    plot.update_layout(margin_t=30 + 18 * len(found))
 
 
 def html(plot: go.Figure) -> str:

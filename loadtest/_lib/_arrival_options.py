@@ -112,6 +112,7 @@ def plan(options: Any, run_time: float | None = None) -> Plan:
         elif options.rate:
             raise ValueError(f"--rate {options.rate}: say how they come, like --arrivals poisson")
     if kind == "closed":
+        _cv(kind, options)
         return Plan()
     if kind not in KINDS:
         raise ValueError(f"--arrivals {kind}: give one of {', '.join(KINDS)}")

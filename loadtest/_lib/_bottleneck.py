@@ -66,9 +66,17 @@ def _worst(workers: dict[str, dict[str, Any]], key: str) -> float | None:
     return max((worker[key] for worker in workers.values() if worker[key] is not None), default=None)
 
 
-def reasons(client: dict[str, Any], limits: Limits, late: int, sent: int) -> list[str]:
-    """Why the run says nothing of the server, each with a cure; empty if it does. late: requests over the limit."""
+def reasons(client: dict[str, Any], limits: Limits, late: int, sent: int, too_slow: int = 0) -> list[str]:
+    """Why the run says nothing of the server, each with a cure; empty if it does.
+
+    late: requests over the limit; too_slow: those that this client had not begun when the time was up.
+    """
     found = []
+    if too_slow > FEW and too_slow > (sent + too_slow) / 100:
+        found.append(
+            f"unsent: {too_slow} of {sent + too_slow} requests were due and never begun by the client; take more "
+            "--processes or a lower rate"
+        )
     if late > FEW and late > sent / 100:
         found.append(
             f"schedule lag: {late} of {sent} requests were sent over {limits.lag * 1000:g} ms late; take more --processes "

@@ -6,7 +6,7 @@ open. Not here: from where on that is too much (``_limits``), and the verdict (`
 A line of client.jsonl::
 
     {"at": Unix seconds, "worker": "0" | "master", "pid": …, "cpu": share of one core in the last second,
-     "delays": [ms, … one each 100 ms], "lag_max": s, "in_flight": {profile: n}, "users": {profile: n},
+     "delays": [ms, … one each 100 ms, also for those that a stall left out], "lag_max": s, "in_flight": {profile: n}, "users": {profile: n},
      "offered": {"profile/phase": n so far}, "started": {"profile/phase": n so far}}
 """
 
@@ -24,6 +24,8 @@ from loadtest._lib import _clock
 from loadtest._lib._sender import Sender
 
 TICK = 0.1
+#: Ticks of one sample; an hour's stall is told well enough by its first.
+_MOST = 36_000
 
 
 class Watch:
@@ -52,12 +54,24 @@ class Watch:
             self._tell(self._sample())
 
     def _watch(self) -> None:
+        due = time.perf_counter() + TICK
         while True:
-            for _ in range(round(1 / TICK)):
-                due = time.perf_counter() + TICK
-                gevent.sleep(TICK)
-                self._delays.append(round(max(0.0, time.perf_counter() - due) * 1000, 3))
-            self._tell(self._sample())
+            gevent.sleep(max(0.0, due - time.perf_counter()))
+            due = self._ticked(due, time.perf_counter())
+            if len(self._delays) >= round(1 / TICK):
+                self._tell(self._sample())
+
+    def _ticked(self, due: float, now: float) -> float:
+        """Note how late the timer of ``due`` is, and each that was due meanwhile. Returns when the next one is.
+
+        A process that stood still for ten seconds was late a hundred times, not once: else a long stall would be a
+        single outlier.
+        """
+        while due <= now:
+            if len(self._delays) < _MOST:
+                self._delays.append(round((now - due) * 1000, 3))
+            due += TICK
+        return due
 
     def _sample(self) -> dict[str, Any]:
         cpu, now = time.process_time(), _clock.now()

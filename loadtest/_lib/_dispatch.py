@@ -26,6 +26,7 @@ from loadtest._lib import _clock
 from loadtest._lib._ask import Answer, Ask, Session
 from loadtest._lib._plan import Plan
 from loadtest._lib._play import Due, Play, dues
+from loadtest._lib._record import TOO_SLOW
 from loadtest._lib._run import Run
 from loadtest._lib._sessions import Sessions
 from loadtest._lib._trace_prompts import TracePrompts
@@ -196,7 +197,7 @@ class Dispatcher:
             assert self._zero is not None
             if due[1] % self._play.of == self._play.share:
                 self.due += 1
-                self._not_sent(due, self._zero + due[0], "the client was too slow to begin it")
+                self._not_sent(due, self._zero + due[0], "the client was too slow to begin it", TOO_SLOW)
             if number % 1000 == 999:
                 gevent.sleep(0)
 
@@ -235,11 +236,11 @@ class Dispatcher:
         if pool is not None and session is not None:
             pool.answered(session, answer)
 
-    def _not_sent(self, due: Due, at: float, why: str) -> None:
+    def _not_sent(self, due: Due, at: float, why: str, reason: str | None = None) -> None:
         self.unsent += 1
         assert self._play is not None
         ask = Ask(due[2], {}, step=self._play.step(due), phase=self._play.phase(due, self._run))
-        self._sender.unsent(ask, at, why)
+        self._sender.unsent(ask, at, why, reason)
 
     # --- how it goes ---
 

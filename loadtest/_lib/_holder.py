@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import gevent
 import msgspec
+from locust.runners import MasterRunner
 
 from loadtest._lib import _clock, _hooks, _options, _run, _summary, _verdict
 from loadtest._lib._http import Address, Broken, Connection, Reply
@@ -37,6 +38,7 @@ class Holder:
         self._files: dict[str, BufferedWriter] = {}
         self._temporary: TemporaryDirectory[str] | None = None
         self._waiting: set[int] = set()
+        self._heard: set[int] = set()  # workers that play this run, whose last records have not come yet
         self._run: Run | None = None
         self._exit_code = _verdict.NO_REQUESTS  # until a run has ended
 
@@ -52,7 +54,7 @@ class Holder:
             return None
         self._run = run
         self._exit_code = _verdict.VOID  # where it can't be summed up
-        self._waiting = set()
+        self._waiting, self._heard = set(), self._connected()
         if not options.seed:
             logging.info("load test: prompts of seed %s (--seed %s sends them again)", run.seed, run.seed)
         if self._temporary is None:
@@ -147,6 +149,7 @@ class Holder:
         if self._run is None:
             return
         lines, sample = data["lines"], data["sample"]
+        self._heard.add(data["worker"])
         if lines:
             self._write("requests.jsonl", lines)
             records = [_records.decode(line) for line in lines.splitlines()]
@@ -171,18 +174,27 @@ class Holder:
 
     def done(self, environment: Any, msg: Any) -> None:
         self._waiting.discard(msg.data["worker"])
+        self._heard.discard(msg.data["worker"])
 
     def wait_for_workers(self, limit: float) -> None:
-        """Until each connected worker has sent its last batch, or ``limit`` seconds are over."""
-        runner = self._environment.runner
-        self._waiting = {runner.get_worker_index(client.id) for client in _present(runner)}
+        """Until each worker has sent its last batch or is gone, or ``limit`` seconds are over.
+
+        Those that were killed in the middle of the run are not connected any more, but were heard of.
+        """
+        self._waiting = self._connected() | {worker for worker in self._heard if worker >= 0}
         with gevent.Timeout(limit, False):
             while self._waiting:
-                gone = self._waiting - {runner.get_worker_index(client.id) for client in _present(runner)}
+                gone = self._waiting - self._connected()
                 self._waiting -= gone
                 self._lose(gone)
                 gevent.sleep(0.05)
         self._lose(self._waiting)
+
+    def _connected(self) -> set[int]:
+        """Numbers of a master's workers."""
+        runner = self._environment.runner
+        clients = runner.clients.all if isinstance(runner, MasterRunner) else ()
+        return {runner.get_worker_index(client.id) for client in clients if client.state != "missing"}
 
     def _lose(self, workers: set[int]) -> None:
         if self._run is not None and workers:
@@ -227,10 +239,6 @@ class _Refused(Exception):
     def __init__(self, code: int, why: str) -> None:
         super().__init__(why)
         self.code = code
-
-
-def _present(runner: Any) -> list[Any]:
-    return [client for client in runner.clients.all if client.state != "missing"]
 
 
 def _asked(option: str, read: Callable[[str], T], text: str) -> T:

@@ -93,19 +93,24 @@ class Reply:
 class Address:
     """Where requests go. base: ``http://host:port``, with or without a path; a trailing ``/v1`` is the same address.
 
-    Raises ValueError for anything else.
+    Raises ValueError for anything else; its words never have a password in them.
     """
 
     def __init__(self, base: str) -> None:
+        if "@" in base:
+            raise ValueError("an address has no user or password in it: give --api-key-file, or EXASERVE_API_KEY")
         try:
-            url = urlsplit(base)
+            url = urlsplit(base if base.isprintable() and " " not in base else "")
             port = url.port
+            host = (url.hostname or "").encode("idna").decode()
         except ValueError:
-            url, port = urlsplit(""), None
-        if url.scheme not in ("http", "https") or not url.hostname:
+            url, port, host = urlsplit(""), None, ""
+        if url.scheme not in ("http", "https") or not host or port == 0 or not url.path.isascii():
             raise ValueError(f"{base!r} is not an address like http://127.0.0.1:8000")
+        if url.query or url.fragment:
+            raise ValueError(f"{base!r}: leave out what begins with {'?' if url.query else '#'}")
         self.tls = ssl.create_default_context() if url.scheme == "https" else None
-        self.host = url.hostname
+        self.host = host
         self.port = port or (443 if self.tls else 80)
         self.path = url.path.rstrip("/").removesuffix("/v1")
         shown = f"[{self.host}]" if ":" in self.host else self.host
@@ -313,6 +318,8 @@ def told(error: OSError) -> str:
             return "timed out"
         case gevent.socket.gaierror():
             return "unknown host"
+        case ssl.SSLCertVerificationError():
+            return f"TLS: {error.verify_message}; SSL_CERT_FILE=… names the certificate to trust"
         case ssl.SSLError():
             return f"TLS: {error.reason}"
     return f"{type(error).__name__}: {error}"[:160]

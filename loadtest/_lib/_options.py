@@ -32,6 +32,8 @@ _IN_WEB_PAGE = (
     ),
     *("baseline", "gpus"),
 )
+#: Characters of a key's file; no key is longer.
+_KEY_FILE = 1 << 16
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _EXIT_CODES = (
     "Exit codes of a headless run: 0 passed; 1 objectives missed (fewer than --slo-attainment of the measured requests "
@@ -144,15 +146,20 @@ def problem(options: Any) -> str | None:
 
 
 def api_key(options: Any) -> str | None:
-    """The key itself. Raises ValueError if its file can't be read."""
-    if not options.api_key_file:
-        return options.api_key or None
-    try:
-        return Path(options.api_key_file).read_text().strip() or None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"--api-key-file {options.api_key_file}: {getattr(error, 'strerror', error)}"
-        ) from None
+    """The key itself. Raises ValueError if its file can't be read, or if it can't stand in a header."""
+    key, option = str(options.api_key or ""), "--api-key"
+    if options.api_key_file:
+        option = f"--api-key-file {options.api_key_file}"
+        try:
+            with Path(options.api_key_file).open(encoding="utf-8") as file:
+                key = file.read(_KEY_FILE).strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"{option}: {getattr(error, 'strerror', 'is no text')}") from None
+        if not key:
+            raise ValueError(f"{option}: is empty; put the key into it, or leave the option out")
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise ValueError(f"{option}: a key is one word of ASCII characters, without spaces or further lines")
+    return key or None
 
 
 def tokens(text: str) -> tuple[int, int] | None:

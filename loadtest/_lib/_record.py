@@ -28,6 +28,10 @@ REASONS = (
 )
 
 
+#: The reason of an unsent request that this client was too slow to begin; others were kept back on purpose.
+TOO_SLOW = "client"
+
+
 @dataclass(slots=True)
 class Record:
     """due: when it should have been sent (open loop), else null. first, last: tokens, the role-only chunk is none.

@@ -21,7 +21,7 @@ from loadtest._lib._ask import Answer, Ask
 from loadtest._lib._http import MAX_IDLE, Address, Broken, Connection, Reply
 from loadtest._lib._record import Record
 from loadtest._lib._run import Run
-from loadtest._lib._stream import MAX_BODY, Reading, worded
+from loadtest._lib._stream import MAX_BODY, MAX_NAME, Reading, worded
 
 #: How long the end of an answer may take after its [DONE], for the connection to carry the next request.
 _LINGER = 1.0
@@ -116,10 +116,10 @@ class Sender:
             self._tell(record)
         return Answer(good=record.outcome == "ok", text=reading.text, record=record)
 
-    def unsent(self, ask: Ask, due: float, why: str) -> Record:
-        """Keep a request that was due at ``due`` and will never be sent."""
+    def unsent(self, ask: Ask, due: float, why: str, reason: str | None = None) -> Record:
+        """Keep a request that was due at ``due`` and will never be sent. reason: ``TOO_SLOW`` or None."""
         record = self._record(ask, due, due)
-        record.detail = why
+        record.reason, record.detail = reason, why
         self.offered[f"{record.profile}/{record.phase}"] += 1
         for listener in self.listeners:
             listener(record)
@@ -188,9 +188,9 @@ class Sender:
         record.finish_reason = reading.finish_reason
         if reply.status:
             record.status = reply.status
-            record.replica = reply.headers.get("x-exaserve-replica")
-            record.pool = reply.headers.get("x-exaserve-pool")
-            record.request_id = reply.headers.get("x-request-id")
+            record.replica = _name(reply.headers.get("x-exaserve-replica"))
+            record.pool = _name(reply.headers.get("x-exaserve-pool"))
+            record.request_id = _name(reply.headers.get("x-request-id"))
             record.retry_after = _retry_after(reply.headers.get("retry-after"))
 
     def _tell(self, record: Record) -> None:
@@ -248,6 +248,9 @@ class _Exchange:
     def judged(self) -> tuple[str, str] | None:
         """Why the request is not good, as (reason, words), or None."""
         reply, reading, ask = self.reply, self.reading, self._ask
+        packed = reply.headers.get("content-encoding", "identity").strip().lower()
+        if reply.status == 200 and packed not in ("identity", ""):
+            return "other", f"an answer with content-encoding {packed[:40]}, though identity was asked for"
         if self._streamed and ask.expect == 200:
             reading.end(reply.at)
             return reading.failure
@@ -255,6 +258,9 @@ class _Exchange:
         if ask.expect != 200:
             return self._expected(body)
         if reply.status != 200:
+            to = reply.headers.get("location", "")
+            if 300 <= reply.status < 400 and to:
+                return "other", f"HTTP {reply.status} to {to[:100]}; redirects are not followed: give that address"
             return _status_reason(reply.status), _refusal(reply.status, body)
         if ask.stream:
             kind = reply.headers.get("content-type", "").partition(";")[0].strip() or "without a type"
@@ -272,6 +278,10 @@ class _Exchange:
             self.reading.last = self.reply.at
             return None
         return _status_reason(self.reply.status), why
+
+
+def _name(text: str | None) -> str | None:
+    return text[:MAX_NAME] if text else None
 
 
 def _micro(seconds: float | None) -> float | None:

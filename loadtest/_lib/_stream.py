@@ -15,8 +15,14 @@ from typing import Any
 
 import msgspec
 
-#: A longer line is no chat chunk, and the buffer must not grow for ever.
+#: A longer line, or an event of several, is no chat chunk, and the buffer must not grow for ever.
 MAX_LINE = 4 << 20
+#: No answer has more tokens; a server that sends them for ever must not fill the memory with their times.
+MAX_CHUNKS = 1_000_000
+#: Of a name that the server sends.
+MAX_NAME = 200
+#: Tokens; a larger count, or a negative one, is a mistake of the server's.
+_MAX_TOKENS = 1_000_000_000
 #: Of an answer that is no event stream; the embeddings of a batch are long.
 MAX_BODY = 64 << 20
 
@@ -72,6 +78,7 @@ class Reading:
         "_error_event",
         "_rest",
         "_texts",
+        "_waiting",
         "cached_tokens",
         "chunks",
         "done",
@@ -103,6 +110,7 @@ class Reading:
         self._data: list[bytes] = []
         self._texts: list[str] = []
         self._error_event = False
+        self._waiting = 0
 
     @property
     def text(self) -> str:
@@ -134,10 +142,15 @@ class Reading:
             if self._data:
                 payload = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
                 self._data.clear()
+                self._waiting = 0
                 self._event(payload, now)
             self._error_event = False
         elif line.startswith(b"data:"):
             self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
+            self._waiting += len(line)
+            if self._waiting > MAX_LINE and self.failure is None:
+                self._data.clear()
+                self.failure = ("other", f"an event of over {MAX_LINE >> 20} MiB in the stream")
         elif line.startswith(b"event:"):
             self._error_event = line[6:].strip() == b"error"
 
@@ -149,7 +162,7 @@ class Reading:
             return
         try:
             chunk = _decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self.failure = ("other", "an event that is no chat chunk in the stream")
             return
         if chunk.error or self._error_event:
@@ -159,7 +172,7 @@ class Reading:
         for choice in chunk.choices or ():
             tokens = _brings(choice.delta, choice.text) or tokens
             if choice.finish_reason:
-                self.finish_reason = choice.finish_reason
+                self.finish_reason = choice.finish_reason[:MAX_NAME]
             if self.keep_text:
                 self._keep(choice.delta, choice.text)
         if tokens:
@@ -169,6 +182,8 @@ class Reading:
                 self.gaps.append(now - self.last)
             self.last = now
             self.chunks += 1
+            if self.chunks > MAX_CHUNKS:
+                self.failure = ("other", f"a stream of over {MAX_CHUNKS:,} chunks")
         if chunk.usage is not None:
             self._count(chunk.usage)
 
@@ -191,7 +206,7 @@ class Reading:
         self.size += len(body)
         try:
             answer = _decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self.failure = ("other", "an answer that is no JSON object of this API")
             return
         if answer.usage is not None:
@@ -204,7 +219,7 @@ class Reading:
         else:
             self.last = now
             for choice in choices:
-                self.finish_reason = choice.finish_reason or self.finish_reason
+                self.finish_reason = (choice.finish_reason or "")[:MAX_NAME] or self.finish_reason
                 if self.keep_text:
                     self._keep(choice.message, choice.text)
 
@@ -214,9 +229,13 @@ class Reading:
             self._texts.append(content)
 
     def _count(self, usage: _Usage) -> None:
-        self.input_tokens, self.output_tokens = usage.prompt_tokens, usage.completion_tokens
+        self.input_tokens, self.output_tokens = _tokens(usage.prompt_tokens), _tokens(usage.completion_tokens)
         if usage.prompt_tokens_details is not None:
-            self.cached_tokens = usage.prompt_tokens_details.cached_tokens
+            self.cached_tokens = _tokens(usage.prompt_tokens_details.cached_tokens)
+
+
+def _tokens(count: int | None) -> int | None:
+    return count if count is not None and 0 <= count <= _MAX_TOKENS else None
 
 
 def _brings(delta: _Delta | None, text: str | None) -> bool:

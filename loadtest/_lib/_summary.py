@@ -39,7 +39,7 @@ from loadtest._lib import _bottleneck, _run, _verdict
 from loadtest._lib._exact import Exact
 from loadtest._lib._limits import Limits
 from loadtest._lib._objectives import Objectives
-from loadtest._lib._record import Record
+from loadtest._lib._record import TOO_SLOW, Record
 
 VERSION = 1
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
@@ -66,7 +66,7 @@ def make(folder: Path) -> dict[str, Any]:
     everything = summing.all()
     client = _bottleneck.read(folder, began, stopped, limits)
     client["lag_p99"] = everything.lag.quantile(0.99)
-    void = _bottleneck.reasons(client, limits, late=summing.late, sent=everything.lag.count)
+    void = _bottleneck.reasons(client, limits, summing.late, everything.lag.count, summing.too_slow)
     if run.get("lost_workers"):
         void.append(
             f"lost: not all records of worker {', '.join(map(str, run['lost_workers']))} have arrived"
@@ -228,7 +228,7 @@ class _Summing:
     def __init__(self, slo: Objectives, began: float, stopped: float, lag_limit: float) -> None:
         self._slo, self._began, self._stopped, self._lag_limit = slo, began, stopped, lag_limit
         self.seconds = stopped - began
-        self.warmup = self.late = 0
+        self.warmup = self.late = self.too_slow = 0
         self.groups: dict[str, defaultdict[str, Group]] = {
             kind: defaultdict(Group) for kind in ("profiles", "intents", "pools", "replicas")
         }
@@ -250,6 +250,7 @@ class _Summing:
             return
         if record.due is not None and record.sent is not None and record.sent - record.due > self._lag_limit:
             self.late += 1
+        self.too_slow += record.outcome == "unsent" and record.reason == TOO_SLOW
         good = self._slo.judge(record)
         for group in groups:
             group.add(record, good)

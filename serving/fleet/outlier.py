@@ -161,8 +161,8 @@ class Outliers:
             return  # it was removed meanwhile
         for pool in pools:
             pool.answers += ok
-        if replica in self._ejected:
-            return  # answers to what was asked before
+        if replica in self._ejected or not replica.in_rotation:
+            return  # answers to what was asked before: all that is open on one that dies fails, whatever it is worth
         s = self.settings
         window = self._windows.get(replica)
         if window is None:

@@ -20,23 +20,11 @@ def none_free(server: Server, exchange: Exchange, pool: Pool, view: View) -> Non
     nobody_else = bool(exchange.tried) and len(view.rotating) <= sum(
         r in view.rotating for r in exchange.tried
     )
-    if (
-        (nobody_else or not exchange.tried)
-        and pool.fallback is not None
-        and _may_use(exchange, pool.fallback)
-    ):
-        other = pool.fallback
-        there = other.view(exchange.model)
-        replica = there.policy.choose(exchange, there.eligible, exchange.tried)
-        if replica is not None:
-            server.metrics.count("exaserve_router_fallbacks_total", (pool.name, other.name))
-            pool.open -= 1
-            other.open += 1
-            exchange.pool = other
-            exchange.decision = "fallback"
-            server.send_waiting(exchange, replica)
-            return
-    if nobody_else:
+    if (nobody_else or not exchange.tried) and _to_fallback(server, exchange, pool):
+        return
+    # With nobody left here it waits for a seat on the fallback, as it would for one of its own replicas.
+    elsewhere = not view.rotating and _serves(exchange, pool.fallback)
+    if nobody_else and not elsewhere:
         server.retries.give_back()
         names = ", ".join(r.name for r in exchange.tried)
         server.metrics.reject("replica_failed", pool.name, exchange.tenant_name)
@@ -46,7 +34,7 @@ def none_free(server: Server, exchange: Exchange, pool: Pool, view: View) -> Non
             f"{names} failed before it answered and no other replica is in rotation",
         )
         return
-    if not view.rotating and not exchange.tried:
+    if not view.rotating and not exchange.tried and not elsewhere:
         _none_ready(server, exchange, pool, view)
     elif pool.waiting >= pool.max_waiting:
         refuse(server, exchange, pool, "queue_full" if pool.max_waiting else "capacity")
@@ -60,6 +48,31 @@ def none_free(server: Server, exchange: Exchange, pool: Pool, view: View) -> Non
         if exchange.timer is not None:
             exchange.timer.cancel()  # for a hedge of the attempt before
         exchange.timer = server.loop.call_later(until - now, _waited_out, server, exchange)
+
+
+def _to_fallback(server: Server, exchange: Exchange, pool: Pool) -> bool:
+    """Send it to a replica of the pool's fallback, also if it waits already. False if none there may take it."""
+    other = pool.fallback
+    if other is None or not _may_use(exchange, other):
+        return False
+    there = other.view(exchange.model)
+    replica = there.policy.choose(exchange, there.eligible, exchange.tried)
+    if replica is None:
+        return False
+    if exchange.wait_began:
+        leave(server, exchange)
+    server.metrics.count("exaserve_router_fallbacks_total", (pool.name, other.name))
+    pool.open -= 1
+    other.open += 1
+    exchange.pool = other
+    exchange.decision = "fallback"
+    server.send_waiting(exchange, replica)
+    return True
+
+
+def _serves(exchange: Exchange, pool: Pool | None) -> bool:
+    """Whether a fallback has replicas in rotation for it."""
+    return pool is not None and _may_use(exchange, pool) and bool(pool.view(exchange.model).rotating)
 
 
 def _may_use(exchange: Exchange, pool: Pool) -> bool:
@@ -90,7 +103,13 @@ def leave(server: Server, exchange: Exchange) -> None:
 def serve(server: Server) -> None:
     """Give those that wait what has become free."""
     for pool in server.by_priority:
-        if not pool.waiting or not pool.may_serve():
+        if not pool.waiting:
+            continue
+        if not pool.may_serve():
+            if pool.fallback is not None and not pool.everyone.rotating:  # nobody is left to wait for
+                for exchange in pool.queue():
+                    if exchange.wait_began:
+                        _to_fallback(server, exchange, pool)
             continue
         for exchange in pool.queue():
             if not exchange.wait_began:

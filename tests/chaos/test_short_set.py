@@ -42,9 +42,18 @@ class Lab:
         self.name, self.home = f"s{secrets.token_hex(2)}", home
         self.env = {"EXASERVE_HOME": str(home), "EXASERVE_RUN": ""}
 
-    def run(self, experiment: str, *options: str, status: int | None = None) -> dict[str, Any]:
-        """figures.json of a run, with what was on the screen in ``said``."""
-        words = ["run", experiment, "--place", f"lab:{self.name}", "--rate", "20", *options]
+    def run(self, experiment: str) -> dict[str, Any]:
+        """figures.json of a run, with what was on the screen in ``said``.
+
+        Once more where the machine was too busy for the load to be sent in time: that run is void and says nothing.
+        """
+        found = self._once(experiment)
+        if any(reason.startswith("the load could not keep up") for reason in found["reasons"]):
+            found = self._once(experiment)
+        return found
+
+    def _once(self, experiment: str) -> dict[str, Any]:
+        words = ["run", experiment, "--place", f"lab:{self.name}", "--rate", "20"]
         done = subprocess.run(
             [sys.executable, "-m", "chaos.cli", *words],
             capture_output=True,
@@ -52,9 +61,7 @@ class Lab:
             timeout=200,
             env={**os.environ, **self.env},
         )
-        if status is not None:
-            assert done.returncode == status, done.stdout + done.stderr
-        assert done.returncode in (0, 1), done.stdout + done.stderr
+        assert done.returncode in (0, 1, 3), done.stdout + done.stderr
         folder = max((self.home / "chaos" / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
         found: dict[str, Any] = json.loads((folder / "figures.json").read_text())
         assert (folder / "report.html").stat().st_size > 100_000

@@ -44,7 +44,7 @@ class FakeSender:
         self.ended += 1
         return Answer(True, "")
 
-    def unsent(self, ask: Ask, due: float, why: str) -> None:
+    def unsent(self, ask: Ask, due: float, why: str, reason: str | None = None) -> None:
         self.not_sent.append((due, why, ask))
 
 

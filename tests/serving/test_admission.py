@@ -279,6 +279,27 @@ async def test_a_request_whose_pool_has_nobody_left_is_tried_again_on_the_fallba
         await at_rest(r)
 
 
+@run
+async def test_those_that_wait_for_a_pool_go_to_its_fallback_when_nobody_is_left_to_wait_for() -> None:
+    own, other = HeldEngine(), HeldEngine("answer")
+    pools: dict[str, Any] = {
+        "other": {"match": {"headers": {"x-other": "1"}}, "replicas": ["r1"], "max_in_flight": 1},
+        "own": {"replicas": ["r0"], "max_in_flight": 1, "fallback": "other"},
+    }
+    async with router(own, other, pools=pools, silence_timeout=60, health_check_interval=40) as r:
+        r.replica(1).drain(True)
+        r.server.apply_state(r.replica(1))
+        asked = [await Asked.ask(r) for _ in range(4)]
+        await until(lambda: own.open == 1 and r.server.waiting == 3)
+        r.replica(1).drain(False)
+        r.server.apply_state(r.replica(1))
+        assert r.server.waiting == 3  # its own replica is only full
+        r.health.out(r.replica(0), "frozen", "silent", "frozen")
+        assert [(await a.answer())[0] for a in asked] == [200] * 4
+        assert r.counted("exaserve_router_fallbacks_total", "own", "other") == 4
+        await at_rest(r)
+
+
 def test_a_fallback_is_no_way_into_a_pool_that_the_tenant_may_not_use(tmp_path: Path) -> None:
     async def go() -> None:
         own, other = HeldEngine(), HeldEngine()
