@@ -222,11 +222,14 @@ def write_whole(path: str, text: str, mode: int) -> None:
     folder = os.path.dirname(path) or "."
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{os.path.basename(path)}.")
     try:
-        with os.fdopen(handle, "w") as f:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as f:
             f.write(text)
             f.flush()
             os.fsync(f.fileno())
         os.chmod(temporary, mode)
+        with contextlib.suppress(OSError):  # a file that was there keeps its owner
+            about = os.stat(path)
+            os.chown(temporary, about.st_uid, about.st_gid)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -243,7 +246,7 @@ def _write(context: Context, step: dict[str, Any]) -> None:
     path, wanted = step["path"], step.get("only_if")
     if wanted is not None:
         try:
-            with open(path, errors="surrogateescape", newline="") as f:
+            with open(path, encoding="utf-8", errors="surrogateescape", newline="") as f:
                 found = f.read()
         except FileNotFoundError:
             if context.undoing:

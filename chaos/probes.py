@@ -53,9 +53,10 @@ def error_ratio(prometheus: str, window: str = "1m", timeout: float = 20.0) -> f
     Raises ActivityFailed if Prometheus has not recorded requests, also after ``timeout`` seconds (a stack that was just
     started has not been scraped yet): no data is not 0.
     """
-    total = _recorded(prometheus, f"sum(pool:exaserve_requests:rate{window})", timeout)
-    bad = _recorded(prometheus, f"sum(pool:exaserve_requests_failed:rate{window})", timeout)
-    return bad / total if total else 0.0
+    total = f"sum(pool:exaserve_requests:rate{window})"
+    if not _recorded(prometheus, total, timeout):
+        return 0.0
+    return _share(prometheus, f"sum(pool:exaserve_requests_failed:rate{window})", total, timeout)
 
 
 def slo_attainment(
@@ -69,11 +70,8 @@ def slo_attainment(
     series = f"pool:exaserve_{latency}_seconds_bucket:rate{window}"
     if not _recorded(prometheus, f"sum(pool:exaserve_requests:rate{window})", timeout):
         return 1.0
-    good = _recorded(prometheus, f'sum({series}{{le=~"{_edge(seconds)}"}})', timeout)
-    total = _recorded(prometheus, f'sum({series}{{le=~"\\\\+Inf"}})', timeout)
-    if not total > 0:
-        raise ActivityFailed(f"{prometheus} has no {series}: the latency is unknown")
-    return good / total
+    good = f'sum({series}{{le=~"{_edge(seconds)}"}})'
+    return _share(prometheus, good, f'sum({series}{{le=~"\\\\+Inf"}})', timeout)
 
 
 def alert_is_firing(alertmanager: str, alert: str, replica: str = "") -> bool:
@@ -278,6 +276,11 @@ def _recorded(prometheus: str, promql: str, timeout: float) -> float:
         if time.monotonic() >= end:
             raise ActivityFailed(f"{prometheus} has no data for {promql}")
         time.sleep(_EVERY_ALERT)
+
+
+def _share(prometheus: str, part: str, whole: str, timeout: float) -> float:
+    """One query, so that both are of the same moment; as a histogram's buckets are not, it may be a hair above 1."""
+    return min(1.0, _recorded(prometheus, f"{part} / ({whole} > 0)", timeout))
 
 
 def _edge(seconds: float) -> str:

@@ -87,10 +87,11 @@ def _own_bytes(path: str) -> bytes:
     if os.path.islink(path):
         raise Damaged("it is a link")
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    about = os.fstat(handle)
+    if not stat.S_ISREG(about.st_mode):
+        os.close(handle)
+        raise Damaged("it is no file")
     with os.fdopen(handle, "rb") as f:
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode):
-            raise Damaged("it is no file")
         if about.st_uid not in (0, os.geteuid()) or about.st_mode & 0o022:
             raise Damaged("another user could have written it (its owner or its mode)")
         if about.st_size > MAX_BYTES:
@@ -101,7 +102,8 @@ def _own_bytes(path: str) -> bytes:
 def _check_remote(remote: dict[str, Any]) -> None:
     if not all(isinstance(remote[key], str) for key in ("node", "path")):
         raise Damaged("it does not say where on which node its other half lies")
-    if not remote["host"] or not all(isinstance(word, str) for word in remote["host"]):
+    host = remote["host"]
+    if not isinstance(host, list) or not host or not all(isinstance(word, str) for word in host):
         raise Damaged("it does not say how its node is reached")
 
 

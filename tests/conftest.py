@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +23,11 @@ import yaml
 
 # Tests side by side (pytest-xdist) come with a width of 80; programs that they start would break their lines.
 os.environ.pop("COLUMNS", None)
+
+# Started in the background of a script, or under nohup, this process ignores them, and so would all that it starts.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 
 def free_ports(count: int = 1) -> int:

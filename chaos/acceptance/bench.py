@@ -153,8 +153,11 @@ class Bench:
                 time.sleep(max(0.0, undone + settle - time.time()))
                 ended = time.time()
                 load.stop()
-                # What was due while the load was being stopped says nothing.
-                records = [r for r in load.records() if (r.get("due") or 0.0) < ended]
+                # What was due while the load was being stopped, or just before and not sent any more, says nothing.
+                records = [
+                    r for r in load.records()
+                    if (r.get("due") or 0.0) < ended - 1.0 * (r["outcome"] == "unsent")
+                ]  # fmt: skip
         finally:
             watch.stop()
         first = min(i.injected_at for i in injections)
@@ -176,8 +179,8 @@ class Bench:
             least=4,
         )
         proofs = [f"{name} on {i.target.name}: {i.proof.measured}" for i in injections if i.proof is not None]
-        alerts = [a for a in dict.fromkeys(a.name for a in watch.seen.alerts) if a != _HEARTBEAT]
-        found = Watched(seen, figures.compute(seen), proofs, alerts, back)
+        fired = (a.name for a in watch.seen.alerts if a.at >= first and a.name != _HEARTBEAT)
+        found = Watched(seen, figures.compute(seen), proofs, list(dict.fromkeys(fired)), back)
         self._keep(result, name, found)
         return found
 

@@ -17,6 +17,7 @@ import yaml
 from chaos.acceptance.bench import Bench
 from chaos.acceptance.result import Result
 from chaos.fault import ActivityFailed
+from chaos.lab import control
 from chaos.place import Place
 
 
@@ -37,7 +38,7 @@ def changed(
             "the lab is not of this command's making, so its routers' configuration is left alone"
         )
     run = Path(bench.lab.regions[0]["run"])  # type: ignore[attr-defined]
-    config, listed = run / "exaserve.yaml", run / "replicas.txt"
+    config, listed = run / control.CONFIG, run / "replicas.txt"
     before = config.read_text(), listed.read_text()
     settings = yaml.safe_load(before[0])
     names = {line.partition("=")[0] for line in (before[1] + replicas).split()}

@@ -22,7 +22,7 @@ vertical-align:top;overflow-wrap:anywhere}thead th{background:#f3f5f7}tbody th{f
 li+li{margin-top:.35rem}.state{display:inline-block;padding:.1rem .6rem;border-radius:4px;color:#fff;font-weight:600;white-space:nowrap}
 .passed{background:#2a7f3e}.failed{background:#b3261e}.run{background:#8a4b00}.built{background:#5b6470}
 .missed{color:#b3261e}.muted{color:#59626d}.small{font-size:.86rem}code{font-size:.92em}
-col.row{width:13%}col.expected{width:19%}col.seen{width:37%}col.state{width:9%}col.evidence{width:22%}
+col:nth-child(1){width:14%}col:nth-child(2){width:18%}col:nth-child(3){width:39%}col:nth-child(4){width:7rem}col:nth-child(5){width:22%}
 @media print{main{max-width:none}}
 """
 
@@ -89,7 +89,6 @@ def page(run: Run, results: Sequence[Result], folder: Path | None = None) -> str
     esc = html.escape
     title = f"Acceptance: {verdict(results)}"
     body = "".join(_row(r, folder) for r in results)
-    columns = "".join(f'<col class="{name}">' for name in ("row", "expected", "seen", "state", "evidence"))
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -97,7 +96,7 @@ def page(run: Run, results: Sequence[Result], folder: Path | None = None) -> str
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{esc(title)}</title><style>{_STYLE}</style></head><body><main><h1>{esc(title)}</h1>"
         f'<p class="muted">{esc(run.facts())}</p>'
-        f"<table><colgroup>{columns}</colgroup><thead><tr><th>test</th><th>expected</th><th>seen</th><th></th>"
+        f"<table><colgroup><col><col><col><col><col></colgroup><thead><tr><th>test</th><th>expected</th><th>seen</th><th></th>"
         f"<th>evidence</th></tr></thead><tbody>{body}</tbody></table>"
         f'<p class="muted small">{esc(_LEGEND)}</p></main></body></html>\n'
     )

@@ -43,7 +43,7 @@ def overlong(bench: Bench, result: Result) -> None:
         asked.append({"what": what, "status": status, "message": message, "seconds": seconds})
         result.check(
             f"{what}: a 400 that names the field and the limit of {limit}, within 1 s",
-            f"{status} after {seconds * 1000:.0f} ms: {message[:160]}",
+            f"{status} after {seconds * 1000:.0f} ms: {message[:240]}",
             clear and seconds < 1.0,
         )
     bench.keep(result, "answers.json", asked)

@@ -40,7 +40,7 @@ class Replaced(Engine):
     def refusal(self, target: Target, p: Any) -> str | None:
         try:
             path = _file(target)
-            text = path.read_text()
+            text = _text(path)
         except (Refused, OSError, UnicodeDecodeError) as error:
             return str(error)
         if not target.place.addresses.get("admin"):
@@ -51,7 +51,7 @@ class Replaced(Engine):
 
     def plan(self, target: Target, p: Any, duration: float) -> Plan:
         path = _file(target)
-        old = path.read_text()
+        old = _text(path)
         broken = _TEXTS[p.how]
         if broken is None:  # in the middle of a key, so that what is left can't be a smaller good file
             broken = old[: len(old) // 2] + "\n: ["
@@ -68,18 +68,23 @@ class Replaced(Engine):
         return Proof(good == 0, f"the router says {_METRIC} {good if good is None else f'{good:g}'}", good)
 
 
+def _text(path: Path) -> str:
+    """With its line ends as they are, so that what is put back is what was there. Raises OSError, UnicodeDecodeError."""
+    return path.read_bytes().decode()
+
+
 def _file(target: Target) -> Path:
-    """The file of the router's ``--config``. Raises Refused."""
+    """The file of the router's ``--config``, as seen from where the router was started. Raises Refused."""
     who = target.part.identity if target.part is not None else None
     try:
-        line = psutil.Process(who["pid"]).cmdline() if who else []
+        router = psutil.Process(who["pid"]) if who else None
+        line, folder = (router.cmdline(), router.cwd()) if router else ([], "")
     except psutil.Error:
-        line = []
+        line, folder = [], ""
     for word, following in zip(line, [*line[1:], ""], strict=True):
-        if word.startswith("--config="):
-            return Path(word.partition("=")[2])
-        if word == "--config":
-            return Path(following)
+        name = word.partition("=")[2] if word.startswith("--config=") else following
+        if word == "--config" or word.startswith("--config="):
+            return Path(folder, name).resolve()  # what a link stands for is written, the link stays
     raise Refused("the router was started without a configuration file, so there is none to break")
 
 

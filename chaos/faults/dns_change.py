@@ -27,6 +27,8 @@ class DnsParameters(Parameters):
     @field_validator("address")
     @classmethod
     def _an_address(cls, value: str) -> str:
+        if "%" in value:
+            raise ValueError("an address without a zone is needed, such as 192.0.2.1")
         return str(ipaddress.ip_address(value))
 
 

@@ -35,7 +35,7 @@ def folder(path):
     path = os.path.expanduser(path)
     while not os.path.isdir(path) and path != "/":
         path = os.path.dirname(path)
-    return os.access(path, os.W_OK)
+    return os.access(path, os.W_OK) and bool(os.statvfs(path).f_blocks)  # proc and its like take no files
 def records(path):
     try:
         return [n for n in os.listdir(os.path.expanduser(path)) if n.endswith(".json")]

@@ -32,6 +32,11 @@ TUNED = {
 }
 
 
+#: The region's configuration as its user would write it, in the region's folder. Not exaserve.yaml: that one there is
+#: what `exaserve up` hands to the router, and writes over.
+CONFIG = "control.yaml"
+
+
 def start(state: State, region: State, settings: list[str]) -> subprocess.Popen[bytes]:
     """Start a region's ``exaserve up --detach``; the process ends when all of it is ready, or with status 1.
 
@@ -60,9 +65,9 @@ def start(state: State, region: State, settings: list[str]) -> subprocess.Popen[
             "exporters": [f"{node['address']}:{EXPORTER_PORT}" for node in nodes],
         },
     }
-    (run / "exaserve.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    (run / CONFIG).write_text(yaml.safe_dump(config, sort_keys=False))
     argv = [sys.executable, "-m", "serving.cli", "up", "--parts", "router,monitoring", "--detach"]
-    argv += ["--config", str(run / "exaserve.yaml"), *(f"--set={setting}" for setting in settings)]
+    argv += ["--config", str(run / CONFIG), *(f"--set={setting}" for setting in settings)]
     with (run / "up.log").open("wb") as log:
         return subprocess.Popen(
             argv,

@@ -154,7 +154,7 @@ def _reroute(seen: Seen, ours: Iterable[Record], notes: list[str]) -> float | No
             for r in ours
             if r.get("sent") is not None
             and seen.injected <= r["sent"] < end
-            and _went_to(r, victim, seen.retries)
+            and _went_to(r, victim, seen.retries if out is None or r["sent"] < out else None)
         ]
         last = max(sent, default=seen.injected)
         if out is None and sent and end - last < STILL:
@@ -165,7 +165,7 @@ def _reroute(seen: Seen, ours: Iterable[Record], notes: list[str]) -> float | No
 
 
 def _went_to(record: Record, victim: str, retries: Mapping[str, int] | None) -> bool:
-    """It answered, or the router had to send the request again, which while a victim is bad is taken as the victim's."""
+    """It answered, or the router had to send the request again, which before a victim is out is taken as the victim's."""
     if record.get("replica") == victim:
         return True
     return retries is not None and retries.get(str(record.get("request_id")), 0) > 0

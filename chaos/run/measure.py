@@ -42,7 +42,7 @@ def seen(
         records=records,
         timeline=timeline.between(begun, ended),
         objective=plan.objective,
-        window=plan.window,
+        window=plan.window_at(load.rate),
         least=plan.least,
         retries=audit.retries(_audit(place), {str(r.get("request_id")) for r in records}),
     )

@@ -81,6 +81,10 @@ class Plan(_Strict):
         ["pool:exaserve_requests:rate1m > 0"], description="PromQL that must give something before it begins"
     )
 
+    def window_at(self, rate: float) -> float:
+        """Seconds of a window at that rate: never so short that fewer than twice ``least`` requests are due in it."""
+        return max(self.window, 2 * self.least / rate)
+
     @field_validator("goals")
     @classmethod
     def _known(cls, goals: dict[str, float]) -> dict[str, float]:

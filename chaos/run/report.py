@@ -75,7 +75,7 @@ class Outcome:
             "started": self.started,
             "ended": self.ended,
             "rate": self.rate,
-            "window": self.experiment.plan.window,
+            "window": self.experiment.plan.window_at(self.rate),
             "objective": self.experiment.plan.objective.model_dump(),
             "runbook": self.experiment.plan.runbook,
             "faults": self.faults,

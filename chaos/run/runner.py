@@ -35,6 +35,7 @@ from chaos.run.timeline import Watch
 
 _DATA = 90.0  # seconds for Prometheus to have what the experiment asks of it
 _WELL = 180.0  # seconds for the fleet to be itself again between two injections
+_CUT_SHORT = ("interrupted", "aborted")
 _OPEN = 15.0  # seconds for requests of the run that are still open
 
 
@@ -64,6 +65,7 @@ class _Runner:
     ) -> None:
         self.experiment, self.plan, self.options, self.place = experiment, experiment.plan, options, place
         self.rate, self.name, self.folder = rate, name, folder
+        self.window = self.plan.window_at(rate)
         self.screen = Screen(options.quiet)
         self.page = Page()
         self.watch = Watch(place.addresses["admin"], place.addresses["prometheus"])
@@ -74,7 +76,7 @@ class _Runner:
         say = self.screen.say
         say(f"{self.experiment.title} ({self.place.name}); everything goes to {self.folder}")
         handler = _log_to(self.folder / "chaos.log")
-        self.page.begin(self.experiment.name, self.name, self.plan.goals, self.plan.window)
+        self.page.begin(self.experiment.name, self.name, self.plan.goals, self.window)
         try:
             self.page.serve(self.options.metrics_port, recover.folder().parent / "targets")
         except OSError as error:
@@ -99,7 +101,7 @@ class _Runner:
 
     def _interrupted(self) -> bool:
         journal = self.outcomes[-1].journal
-        return journal is not None and journal.get("status") in ("interrupted", "aborted")
+        return journal is not None and journal.get("status") in _CUT_SHORT
 
     # --- before ---------------------------------------------------------------------------------------
 
@@ -156,7 +158,7 @@ class _Runner:
         folder = self.folder if name == self.name else self.folder / name.removeprefix(f"{self.name}-")
         started = time.time()
         known = {path.stem for path, _ in recover.records()}
-        self.page.begin(self.experiment.name, name, self.plan.goals, self.plan.window)
+        self.page.begin(self.experiment.name, name, self.plan.goals, self.window)
         if void:
             verdict = Verdict()
             for reason in void:
@@ -167,8 +169,9 @@ class _Runner:
         self._wait_until(max(started, self.load.began if self.load else started) + self.plan.baseline)
         journal = self._toolkit()
         faults = judge.injections(journal) if journal else []
-        if faults:
-            self._settle(faults)
+        self.ended = time.time()
+        if faults and journal is not None and journal.get("status") not in _CUT_SHORT:
+            self._settle()
         self._undo()
         left = self._left(known)
         seen, figures, problems = self._measure(faults, journal, started)
@@ -190,10 +193,10 @@ class _Runner:
             self.screen.say(f"it did not get to its end: {error or type(error).__name__}")
             return None
 
-    def _settle(self, faults: list[dict[str, Any]]) -> None:
+    def _settle(self) -> None:
         """Watch on, so that three windows can follow, and for as long as requests of the run are open."""
         self.screen.say("watching how it goes on")
-        last = max(self.plan.settle, IN_A_ROW * self.plan.window, CAPACITY_SPAN) + self.plan.window
+        last = max(self.plan.settle, IN_A_ROW * self.window, CAPACITY_SPAN) + self.window
         self._wait_until(time.time() + last)
         self.ended = time.time()
         assert self.load is not None
@@ -214,7 +217,7 @@ class _Runner:
         seen = measure.seen(
             self.plan, self.place, self.load, self.watch.seen, faults, journal, started, self.ended
         )
-        return seen, compute(seen), measure.load_problems(seen, self.plan.window, self.load)
+        return seen, compute(seen), measure.load_problems(seen, self.window, self.load)
 
     # --- after ----------------------------------------------------------------------------------------
 

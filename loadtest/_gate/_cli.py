@@ -9,6 +9,7 @@ import os
 import random
 import re
 import shlex
+import signal
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -157,7 +158,8 @@ def gate(
         settings = plan.settings()
     else:
         if locust:
-            _end(f"{' '.join(locust)}: stored runs are compared as they are, nothing goes to locust")
+            quote = "; quote patterns: --baseline 'a-*'" if Path(locust[0]).is_dir() else ""
+            _end(f"{' '.join(locust)}: stored runs are compared as they are, nothing goes to locust{quote}")
         if baseline_command or candidate_command:
             _end("a command starts what an address reaches: give --baseline and --candidate http://… with it")
         found = _stored(sides, self_check, seed)
@@ -203,6 +205,8 @@ def _measured(plan: Plan, folder: Path, quiet: bool) -> dict[str, list[Run]]:
         typer.echo(f"{datetime.now():%H:%M:%S} {line}", err=quiet)
 
     say(f"folder: {folder}")
+    # As Ctrl-C: servers that were started here, and a locust that runs, have to end with the gate.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         measure(plan, folder, say)
     except MeasureError as error:
@@ -212,6 +216,8 @@ def _measured(plan: Plan, folder: Path, quiet: bool) -> dict[str, list[Run]]:
         _end(str(error), 1 if error.side == "candidate" and plan.commands["candidate"] else 3)
     except KeyboardInterrupt:
         _end(f"broken off; the same command with --folder {shlex.quote(str(folder))} goes on", 130)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return stored(folder)
 
 
@@ -223,7 +229,7 @@ def _list(plan: Plan, folder: Path) -> None:
 
 
 def _stored(sides: dict[str, list[str]], self_check: bool, seed: int) -> dict[str, list[Run]]:
-    from ._runs import RunError, read
+    from ._runs import RunError, copies, read
 
     found: dict[str, list[Run]] = {}
     for side, patterns in sides.items():
@@ -251,6 +257,9 @@ def _stored(sides: dict[str, list[str]], self_check: bool, seed: int) -> dict[st
     both = {r.folder for r in found["baseline"]} & {r.folder for r in found["candidate"]}
     if both:
         _end(f"{min(both)} is on both sides; --self-check compares a side with itself")
+    twice = copies([*found["baseline"], *found["candidate"]])
+    if twice:
+        _end(f"{twice[0]} and {twice[1]} are one run and its copy, which would count twice: leave one out")
     return found
 
 

@@ -10,6 +10,7 @@ A folder of a gate::
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -18,7 +19,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,7 +151,29 @@ def same_settings(folder: Path, plan: Plan) -> None:
 def measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> None:
     """Does what is still missing. Raises MeasureError, StackError, KeyboardInterrupt; what is done stays done."""
     same_settings(folder, plan)
-    steps = [s for s in order(plan) if not _done(folder, s)]
+    with _alone(folder) as lock:
+        _do_missing(plan, folder, say, lock)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[int]:
+    """Nobody else measures into the folder meanwhile. Yields a file to pass on to each locust: it holds the lock as long
+    as one of them lives, also where the gate itself was killed. Raises MeasureError.
+    """
+    with (folder / "lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise MeasureError(
+                f"{folder}: another gate measures into it, or a run of one that was killed goes on; wait for it, or give "
+                "another --folder",
+                usage=True,
+            ) from None
+        yield lock.fileno()
+
+
+def _do_missing(plan: Plan, folder: Path, say: Callable[[str], None], lock: int) -> None:
+    steps = [s for s in order(plan) if not _done(plan, folder, s)]
     total, left = len(order(plan)), _Left(plan, steps)
     if not steps:
         say(f"all {total} runs are there")
@@ -174,7 +198,7 @@ def measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> None:
                 stacks[step.side].start(say, plan.settle)
             last = step
             began = time.monotonic()
-            said = _run(plan, step, folder)
+            said = _run(plan, step, folder, lock)
             left.done(step, time.monotonic() - began)
             say(f"[{total - left.steps}/{total}] {step.name}: {said}; {left.text()} left")
     finally:
@@ -210,15 +234,16 @@ class _Left:
         return f"{seconds / 3600:.1f} h" if seconds > 5400 else f"{seconds / 60:.1f} min"
 
 
-def _done(folder: Path, step: Step) -> bool:
-    """Whether the run is there and usable; one that is not is moved aside."""
+def _done(plan: Plan, folder: Path, step: Step) -> bool:
+    """Whether the run is there, went on to its end and is usable; one that is not is moved aside."""
     path = folder / "runs" / step.name
     if not path.exists():
         return False
     try:
         # A run whose every request failed says something about its server; a void one does not.
-        unusable = _runs.read(path).unusable
-        usable = (path / "summary.json").is_file() and (not unusable or "failed" in unusable)
+        run = _runs.read(path)
+        whole = run.seconds is not None and run.seconds >= plan.seconds[step.workload] - 1
+        usable = whole and (not run.unusable or "failed" in run.unusable)
     except _runs.RunError:
         usable = False
     if not usable:
@@ -229,7 +254,7 @@ def _done(folder: Path, step: Step) -> bool:
     return usable
 
 
-def _run(plan: Plan, step: Step, folder: Path) -> str:
+def _run(plan: Plan, step: Step, folder: Path, lock: int) -> str:
     """Plays one run to its end and says how it went. Raises MeasureError where the same would happen again."""
     path = folder / "runs" / step.name
     words = command(plan, step, path)
@@ -242,6 +267,7 @@ def _run(plan: Plan, step: Step, folder: Path) -> str:
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            pass_fds=(lock,),
         )
         try:
             status = process.wait(limit)
@@ -251,7 +277,10 @@ def _run(plan: Plan, step: Step, folder: Path) -> str:
             return f"did not end within {limit:.0f} s and was killed; not used"
         except KeyboardInterrupt:
             process.terminate()
-            process.wait(30)
+            try:
+                process.wait(30 + GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
             raise
     if status == USAGE:
         raise MeasureError(f"locust refused the options: {_last_line(log_path)} (see {log_path})", usage=True)

@@ -34,13 +34,17 @@ class Group:
 
 @dataclass(frozen=True)
 class Run:
-    """unusable: why its times are not used, empty if they are. groups: profile -> numbers."""
+    """unusable: why its times are not used, empty if they are. groups: profile -> numbers.
+
+    seconds: measured ones, by its summary; None where it has none.
+    """
 
     folder: Path
     unusable: str
     groups: dict[str, Group]
     settings: dict[str, Any] = field(default_factory=dict)
     started: float | None = None
+    seconds: float | None = None
 
     @property
     def name(self) -> str:
@@ -55,7 +59,7 @@ def read(folder: Path) -> Run:
             return _from_summary(folder, _json(folder / "summary.json"), settings)
         if (folder / "requests.jsonl").is_file():
             return Run(folder, "", _from_records(folder / "requests.jsonl"), settings)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
         raise RunError(
             f"{folder}: its numbers can't be read ({type(error).__name__}: {error}); measure it again"
         ) from None
@@ -69,7 +73,7 @@ def _json(path: Path, needed: bool = True) -> dict[str, Any]:
         if needed:
             raise RunError(f"{path} is missing") from None
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} can't be read ({error})") from None
     if not isinstance(found, dict):
         raise RunError(f"{path} is no JSON object")
@@ -94,7 +98,7 @@ def _from_summary(folder: Path, summary: dict[str, Any], settings: dict[str, Any
             # Without an objective, good is the same as completed; then only failures are compared.
             _number(group.get("attainment")) if _has_slo(summary) else None,
             {
-                (latency, quantile): float(value)
+                (latency, quantile): _time(value)
                 for latency, numbers in group["latency"].items()
                 if latency in LATENCIES and numbers
                 for quantile, key in QUANTILES.items()
@@ -104,7 +108,8 @@ def _from_summary(folder: Path, summary: dict[str, Any], settings: dict[str, Any
         )
         for name, group in summary["profiles"].items()
     }
-    return Run(folder, why, groups, settings, _number(summary.get("started")))
+    started, seconds = _number(summary.get("started")), _number(summary.get("measured_seconds"))
+    return Run(folder, why, groups, settings, started, seconds)
 
 
 def _has_slo(summary: dict[str, Any]) -> bool:
@@ -116,6 +121,14 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+def _time(value: Any) -> float:
+    """Seconds. Raises ValueError for what no clock shows, TypeError for what is no number."""
+    seconds = float(value)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"a time of {seconds} s")
+    return seconds
+
+
 def _from_records(path: Path) -> dict[str, Group]:
     """The same from ``requests.jsonl``: measured phase, completed requests, nearest rank. A cut last line is left out."""
     offered: dict[str, int] = {}
@@ -125,7 +138,7 @@ def _from_records(path: Path) -> dict[str, Group]:
         for line in lines:
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if record["phase"] != "measured":
                 continue
@@ -184,3 +197,15 @@ def _asked(settings: dict[str, Any]) -> dict[str, Any]:
         "slo": settings.get("slo"),
         **{name: options.get(name) for name in names},
     }
+
+
+def copies(runs: list[Run]) -> tuple[Path, Path] | None:
+    """Two folders of the same run, if there are: the same summary, to the last digit of its times. Raises OSError."""
+    seen: dict[bytes, Path] = {}
+    for run in runs:
+        file = run.folder / "summary.json"
+        if file.is_file():
+            other = seen.setdefault(file.read_bytes(), run.folder)
+            if other != run.folder:
+                return other, run.folder
+    return None

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import gevent
 import msgspec
-from locust.runners import MasterRunner
 
 from loadtest._lib import _clock, _hooks, _options, _run, _summary, _verdict
 from loadtest._lib._http import Address, Broken, Connection, Reply
@@ -74,6 +73,8 @@ class Holder:
         gpus = _asked("--gpus", _options.gpus, options.gpus)
         name = _asked("--run-name", _options.name, options.run_name)
         warmup = _asked("--warmup", _options.warmup, options.warmup)
+        attainment = _asked("--slo-attainment", _options.share, options.slo_attainment)
+        _asked("--request-timeout", _options.timeout, options.request_timeout)
         model, length = self._model(host, key, options)
         names = [getattr(c, "profile_name", c.__name__) for c in environment.user_classes]
         profile = names[0] if len(names) == 1 else "mixed"
@@ -87,7 +88,7 @@ class Holder:
             seed=random.SystemRandom().getrandbits(31) if seed is None else seed,
             started=_clock.now(),
             slo=objectives.as_dict(),
-            attainment=options.slo_attainment,
+            attainment=attainment,
             limits=limits.as_dict(),
             baseline=options.baseline,
             gpus=gpus,
@@ -138,6 +139,16 @@ class Holder:
             self._environment.process_exit_code = code
         runner = self._environment.runner
         gevent.spawn(runner.quit if self._environment.parsed_options.headless else runner.stop)
+
+    def abandon(self, run: Run) -> None:
+        """Forget a run that was refused after its folder was made, with the folder: nothing was asked in it."""
+        self._close()
+        self._run = None
+        for name in ("run.json", "requests.jsonl", "client.jsonl"):
+            (Path(run.folder) / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # somebody else's files are in it
+            Path(run.folder).rmdir()
+        self._forget_temporary()
 
     # -- while it lasts
 
@@ -193,8 +204,9 @@ class Holder:
     def _connected(self) -> set[int]:
         """Numbers of a master's workers."""
         runner = self._environment.runner
-        clients = runner.clients.all if isinstance(runner, MasterRunner) else ()
-        return {runner.get_worker_index(client.id) for client in clients if client.state != "missing"}
+        clients = getattr(runner, "clients", None)  # none, where this is the only process
+        there = clients.all if clients is not None else ()
+        return {runner.get_worker_index(client.id) for client in there if client.state != "missing"}
 
     def _lose(self, workers: set[int]) -> None:
         if self._run is not None and workers:
@@ -218,6 +230,9 @@ class Holder:
                 logging.log(level, "load test: %s", line)
             _hooks.call(_hooks.on_end, self._environment, run, summary)
         self._run = None
+        self._forget_temporary()
+
+    def _forget_temporary(self) -> None:
         if self._temporary is not None:
             self._temporary.cleanup()
             self._temporary = None

@@ -98,7 +98,9 @@ class Address:
 
     def __init__(self, base: str) -> None:
         if "@" in base:
-            raise ValueError("an address has no user or password in it: give --api-key-file, or EXASERVE_API_KEY")
+            raise ValueError(
+                "an address has no user or password in it: give --api-key-file, or EXASERVE_API_KEY"
+            )
         try:
             url = urlsplit(base if base.isprintable() and " " not in base else "")
             port = url.port

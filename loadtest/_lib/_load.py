@@ -159,6 +159,8 @@ class Load:
                 hook(self.environment, run)
         except ValueError as error:
             self.run = None
+            if self.holder is not None:
+                self.holder.abandon(run)
             self.give_up(2, str(error))
             return
         self.open_loop = bool(run.arrivals.get("kind", "closed") != "closed")

@@ -64,7 +64,7 @@ def add(parser: Any) -> None:
     )
     group.add_argument(
         "--request-timeout",
-        type=_seconds,
+        type=_parsed(timeout),
         default=120.0,
         metavar="SECONDS",
         help="a request that has not ended by then has failed (default: 120)",
@@ -80,7 +80,7 @@ def add(parser: Any) -> None:
     )
     group.add_argument(
         "--slo-attainment",
-        type=_ratio,
+        type=_parsed(share),
         default=0.99,
         metavar="RATIO",
         help="share of the offered requests that must be good; failed, unsent and open ones are not (default: 0.99)",
@@ -212,29 +212,42 @@ def name(text: str) -> str:
 def _text(check: Any) -> Any:
     """Checked, but left as text."""
 
+    read = _parsed(check)
+
     def checked(text: str) -> str:
-        try:
-            check(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
+        read(text)
         return text
 
     return checked
 
 
-def _number(text: str, low: float, high: float, what: str) -> float:
+def _parsed(check: Any) -> Any:
+    """The checked value itself."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return check(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
+
+
+def timeout(value: str | float) -> float:
+    """Seconds. Raises ValueError."""
+    return _number(value, 86_400, "a number of seconds")
+
+
+def share(value: str | float) -> float:
+    """Raises ValueError."""
+    return _number(value, 1, "a share")
+
+
+def _number(value: str | float, most: float, what: str) -> float:
     try:
-        value = float(text)
+        number = float(value)
     except ValueError:
-        value = low
-    if not low < value <= high:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what} above {low:g}, at most {high:g}")
-    return value
-
-
-def _seconds(text: str) -> float:
-    return _number(text, 0, 86_400, "a number of seconds")
-
-
-def _ratio(text: str) -> float:
-    return _number(text, 0, 1, "a share")
+        number = 0.0
+    if not 0 < number <= most:
+        raise ValueError(f"{str(value)!r} is not {what} above 0, at most {most:g}")
+    return number

@@ -260,7 +260,10 @@ class _Exchange:
         if reply.status != 200:
             to = reply.headers.get("location", "")
             if 300 <= reply.status < 400 and to:
-                return "other", f"HTTP {reply.status} to {to[:100]}; redirects are not followed: give that address"
+                return (
+                    "other",
+                    f"HTTP {reply.status} to {to[:100]}; redirects are not followed: give that address",
+                )
             return _status_reason(reply.status), _refusal(reply.status, body)
         if ask.stream:
             kind = reply.headers.get("content-type", "").partition(";")[0].strip() or "without a type"

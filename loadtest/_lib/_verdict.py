@@ -64,6 +64,10 @@ def lines(summary: dict[str, Any]) -> list[str]:
             )
     if summary["exit_code"] == NO_REQUESTS:
         told.append("not one measured request ended; nothing was measured")
+        if not group["offered"] and summary["warmup"].get("requests"):
+            told.append(
+                f"all {summary['warmup']['requests']} requests were warm-up: give a shorter --warmup or a longer -t"
+            )
     told += [f"void: {reason}" for reason in summary["void_reasons"]]
     return told
 

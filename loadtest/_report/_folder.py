@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from loadtest._lib import _run
 
@@ -19,6 +21,45 @@ REQUESTS, CLIENT, RUN, SUMMARY, FLEET = (
 LAST = "last"
 #: The verdict of a run without an end, whatever it was up to then.
 UNFINISHED = "unfinished"
+
+
+#: Unix seconds until the year 3000; seconds of a run.
+_Moment = Annotated[float, msgspec.Meta(ge=0, le=32_503_680_000)] | None
+_Objects = dict[str, dict[str, Any]]
+
+
+class _RunKeys(msgspec.Struct):
+    """Of what type the keys of run.json are that a report counts with or looks into; all may be missing."""
+
+    started: _Moment = None
+    warmup_until: _Moment = None
+    stopping: _Moment = None
+    ended: _Moment = None
+    slo: dict[str, Any] | None = None
+    limits: dict[str, Any] | None = None
+    warmup: dict[str, Any] | None = None
+    arrivals: dict[str, Any] | None = None
+    settings: dict[str, Any] | None = None
+    versions: dict[str, Any] | None = None
+    machine: dict[str, Any] | None = None
+    lost_workers: list[Any] | None = None
+
+
+class _SummaryKeys(msgspec.Struct):
+    """The same of summary.json."""
+
+    started: _Moment = None
+    ended: _Moment = None
+    measured_seconds: _Moment = None
+    void_reasons: list[Any] | None = None
+    warmup: dict[str, Any] | None = None
+    slo: dict[str, Any] | None = None
+    client: dict[str, Any] | None = None
+    all: dict[str, Any] | None = None
+    profiles: _Objects | None = None
+    intents: _Objects | None = None
+    pools: _Objects | None = None
+    replicas: _Objects | None = None
 
 
 class RunError(Exception):
@@ -66,7 +107,10 @@ def load(path: Path) -> Folder:
     run = _object(path / RUN, notes)
     if run is None:
         raise RunError(f"{path / RUN} is missing or damaged; without it nobody knows what was run")
+    _typed(path / RUN, run, _RunKeys)
     summary = _object(path / SUMMARY, notes)
+    if summary is not None:
+        _typed(path / SUMMARY, summary, _SummaryKeys)
     if summary is None or not isinstance(summary.get("all"), dict):
         summary = _made(path)
         if run.get("ended"):
@@ -79,6 +123,14 @@ def load(path: Path) -> Folder:
             )
     fleet = _object(path / FLEET, notes) if (path / FLEET).exists() else None
     return Folder(path, run, summary, fleet, notes)
+
+
+def _typed(file: Path, read: dict[str, Any], keys: type[msgspec.Struct]) -> None:
+    """Raises RunError that names the key which can't be what it is."""
+    try:
+        msgspec.convert(read, keys)
+    except msgspec.ValidationError as error:
+        raise RunError(f"{file} is damaged or was written by something else: {error}") from None
 
 
 def _made(path: Path) -> dict[str, Any]:
@@ -104,7 +156,7 @@ def _object(file: Path, notes: list[str]) -> dict[str, Any] | None:
         return None
     except OSError as error:
         raise RunError(f"{file} can't be read: {error.strerror or error}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         read = None
     if not isinstance(read, dict):
         notes.append(f"{file.name} is damaged and was left out.")

@@ -44,27 +44,32 @@ def from_run(
         summary = json.loads((folder / "summary.json").read_text())
         everything: dict[str, Any] = summary["all"]
         completed, measured_rate = int(everything["completed"]), float(everything["rate"])
-        reached = everything.get("attainment")
-        latency: dict[str, Any] = everything.get("latency") or {}
+        reached = None if everything.get("attainment") is None else float(everything["attainment"])
+        latency = {
+            name: {key: float(value) for key, value in told.items() if value is not None}
+            for name, told in (everything.get("latency") or {}).items()
+        }
+        offered = int(everything.get("offered") or 0)
+        mean = [int(everything.get(k) or 0) / max(1, completed) for k in ("input_tokens", "output_tokens")]
         seen = [r for r in summary.get("replicas") or {} if r not in ("", "unknown", "null", "None")]
+        void = "; ".join(map(str, summary.get("void_reasons") or ())) if summary.get("void") else None
     except FileNotFoundError:
         raise PlanError(
             f"--run {folder}: no summary.json in it; give the folder of a load test's run"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise PlanError(
             f"--run {folder}/summary.json can't be read ({type(error).__name__}: {error})"
         ) from None
-    if summary.get("void"):
-        raise PlanError(
-            f"--run {folder}: void, its client was too slow ({'; '.join(summary.get('void_reasons') or ())})"
-        )
-    if not completed or measured_rate <= 0:
+    if void is not None:
+        raise PlanError(f"--run {folder}: void, its client was too slow ({void})")
+    if completed <= 0 or not 1e-9 < measured_rate < 1e9:
         raise PlanError(f"--run {folder}: not one request completed in it")
     there = replicas or len(seen)
     if not there:
         raise PlanError(f"--run {folder} does not say how many replicas answered: give --run-replicas")
-    good = _good_rate(folder, everything, measured_rate, slo, attainment, reached, latency)
+    share = completed / offered if offered else 1.0
+    good = _good_rate(folder, share, measured_rate, slo, attainment, reached, latency)
     per_replica = Number("rate of a replica", good.value / there, f"{good.how} ÷ {there} replicas")
     needed = math.ceil(rate * headroom / per_replica.value - 1e-9)
     total = Number(
@@ -78,25 +83,25 @@ def from_run(
         f"the run was offered {measured_rate:.4g}/s and held the objective; the limit lies at or above that "
         "(a step search finds it)",
     ]
-    kind = ((_settings(folder).get("arrivals") or {}) or {}).get("kind")
-    if kind == "closed":
+    arrivals = _settings(folder).get("arrivals")
+    if isinstance(arrivals, dict) and arrivals.get("kind") == "closed":
         notes.insert(
             0,
             "the run was a closed loop: users who wait ask less, an open loop shows longer waits at this rate",
         )
-    mean = [int(everything.get(k) or 0) / completed for k in ("input_tokens", "output_tokens")]
     return Measured(per_replica, total, f"{mean[0]:.0f} tokens in, {mean[1]:.0f} out, mean", tuple(notes))
 
 
 def _good_rate(
     folder: Path,
-    everything: dict[str, Any],
+    share: float,
     rate: float,
     slo: dict[str, float],
     attainment: float,
     reached: float | None,
-    latency: dict[str, Any],
+    latency: dict[str, dict[str, float]],
 ) -> Number:
+    """The run's rate, where enough of it was good. share: completed of the offered requests."""
     if not slo:
         if reached is None:
             raise PlanError(f"--run {folder} has no attainment: give --slo, like ttft=1s")
@@ -106,9 +111,19 @@ def _good_rate(
                 "(--attainment): measure at a lower rate"
             )
         return Number("rate", rate, f"{rate:.4g}/s completed with {100 * reached:.2f} % good")
-    quantile = next((q for q in _QUANTILES if q >= attainment - 1e-9), None)
+    if share < attainment:
+        raise PlanError(
+            f"--run {folder}: {100 * share:.2f} % of requests completed, {100 * attainment:g} % are asked for"
+        )
+    # Latencies are of completed requests, and each objective may be missed by others: all who miss or fail together
+    # must be no more than the attainment allows.
+    needed = 1 - (1 - attainment / share) / len(slo)
+    quantile = next((q for q in _QUANTILES if q >= needed - 1e-9), None)
     if quantile is None:
-        raise PlanError(f"--attainment {attainment:g}: quantiles of a run end at 0.999")
+        raise PlanError(
+            f"--attainment {attainment:g}: with {100 * share:.2f} % completed it takes the quantile {needed:.5f}, and "
+            "quantiles of a run end at 0.999"
+        )
     key = _QUANTILES[quantile]
     told = []
     for name, limit in slo.items():
@@ -120,19 +135,13 @@ def _good_rate(
                 f"--slo {name}={limit:g}s: in the run {key.upper()} was {value:.4g} s: measure at a lower rate"
             )
         told.append(f"{name} {key.upper()} {value:.3g} s <= {limit:g} s")
-    offered = int(everything.get("offered") or 0)
-    share = int(everything["completed"]) / offered if offered else 1.0
-    if share < attainment:
-        raise PlanError(
-            f"--run {folder}: {100 * share:.2f} % of requests completed, {100 * attainment:g} % are asked for"
-        )
     return Number("rate", rate, f"{rate:.4g}/s completed with {', '.join(told)}")
 
 
 def _settings(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads((folder / "run.json").read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -97,6 +97,8 @@ def load(model: str) -> Shape:
         raise PlanError(
             f"--model {model}: no such folder, config.json or bundled shape; bundled: {', '.join(bundled())}"
         ) from None
+    except RecursionError:
+        raise PlanError(f"--model {path} is nested too deeply for a config.json") from None
     except (OSError, ValueError) as error:
         raise PlanError(f"--model {path} can't be read: {error}") from None
     if not isinstance(read, dict):
@@ -132,7 +134,7 @@ def parse(read: dict[str, Any], name: str) -> Shape:
         raise PlanError(f"{name}: {beyond[0]} of {architecture} takes memory in a way that is not known here")
     unknown = tuple(sorted(set(read) - READ - WITHOUT_MEMORY))
     keys, family = _Keys(read, name), FAMILIES[architecture]
-    hidden, heads = keys.number("hidden_size"), keys.number("num_attention_heads")
+    hidden, heads = keys.number("hidden_size"), keys.number("num_attention_heads", most=100_000)
     layers, vocabulary = keys.number("num_hidden_layers", most=1000), keys.number("vocab_size")
     if not hidden or not heads or not layers or not vocabulary:
         raise PlanError(
@@ -206,7 +208,7 @@ def _windows(keys: _Keys, family: dict[str, Any], layers: int) -> list[int | Non
     types = read.get("layer_types")
     if types is not None:
         known = {"full_attention": None, "sliding_attention": window}
-        if not isinstance(types, list) or len(types) != layers or set(types) - set(known):
+        if not isinstance(types, list) or len(types) != layers or any(str(t) not in known for t in types):
             raise PlanError(
                 f"{keys.name}: layer_types has to name full_attention or sliding_attention {layers} times, not {types}"
             )

@@ -32,7 +32,11 @@ class Packing:
 
     def __init__(self, precision: str, plain: str, config: dict[str, Any]) -> None:
         self.precision, self.plain = precision, PRECISIONS[plain]
-        self.block = config.get("weight_block_size")
+        block = config.get("weight_block_size")
+        sizes = (
+            isinstance(block, list) and len(block) == 2 and all(isinstance(n, int) and n > 0 for n in block)
+        )
+        self.block: list[int] | None = block if sizes else None
         group = config.get("group_size")
         self.group = group if isinstance(group, int) and group > 0 else _GROUP.get(precision, 0)
         self.experts_only = precision == "mxfp4"
@@ -51,7 +55,7 @@ class Packing:
         biases = matrix.copies * matrix.bias * self.plain
         if not self.packed(matrix):
             return numbers * self.plain + biases, 0.0
-        if isinstance(self.block, list) and len(self.block) == 2:
+        if self.block:
             blocks = math.ceil(matrix.rows / self.block[0]) * math.ceil(matrix.columns / self.block[1])
             scales = 4.0 * matrix.copies * blocks
         elif self.group:

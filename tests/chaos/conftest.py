@@ -150,7 +150,9 @@ class _Handler(BaseHTTPRequestHandler):
             ]
             return self._json({"replicas": view, "router": {}})
         if path.path == "/api/v1/query":
-            value = stack.errors if "_failed" in path.query else stack.answered + stack.errors
+            total = stack.answered + stack.errors
+            bad = stack.errors / max(1, total)
+            value = bad if "_failed" in path.query else 1 if "+%2F+" in path.query else total
             result = [{"metric": {}, "value": [0, str(value)]}] if stack.scraped else []
             return self._json({"status": "success", "data": {"result": result}})
         if path.path == "/v1/models":

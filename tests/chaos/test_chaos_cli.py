@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from chaos import catalogue, cli
+from chaos import catalogue, cli, undo
 from chaos import fault as faults
 from tests.chaos.framework import eventually, records
 
@@ -43,6 +44,24 @@ def test_list_without_a_stack_says_so() -> None:
     code, said = call("list")
     assert code == 0
     assert "not here: no stack is up here" in said
+
+
+def test_list_and_describe_say_so_if_the_router_does_not_answer() -> None:
+    for words in (["list"], ["describe", "gpu_lost"]):
+        code, said = call(*words, "--admin", "http://127.0.0.1:1")
+        assert (code, "not here: http://127.0.0.1:1/fleet can't be read" in said) == (0, True)
+
+
+def test_what_others_wrote_does_not_steer_the_terminal(own_home: Path) -> None:
+    path = own_home / "chaos" / "undo" / "x.json"
+    undo.write(str(path), {"version": "\x1b[31m\x07"})
+    assert call("status") == (
+        1,
+        f"damaged record {path}: it has version '\\x1b[31m\\x07', this program knows 1\n",
+    )
+    path.rename(path.with_name("\x1b[2J.json"))
+    code, said = call("status")
+    assert (code, "\x1b" in said) == (1, False)
 
 
 def test_describe_tells_parameters_with_units_and_bounds() -> None:
@@ -108,6 +127,12 @@ def test_a_dry_run_prints_the_exact_steps(make_stack: Any, own_home: Path) -> No
             "inventory none.yaml: No such file",
         ),
         (["replica_freeze", "-t", "any", "-d", "5", "--admin", "nonsense"], "nonsense/fleet"),
+        (
+            ["replica_freeze", "-t", "any", "-d", "5", "-p", "scope=2026-13-45"],
+            "scope: Input should be 'tree'",
+        ),
+        (["replica_freeze", "-t", "any", "-d", "5", "-p", "scope=!!int x"], "scope: Input should be 'tree'"),
+        (["replica_freeze", "-t", "any", "-d", "5", "-p", "a=1", "-p", "a=2"], "a is given twice"),
         (["replica_freeze", "-t", "any"], "Missing option '--duration'"),
         (["replica_freeze", "-d", "5"], "Missing option '--target'"),
     ],
@@ -132,6 +157,19 @@ def test_ctrl_c_takes_it_out_at_once(number: int, make_stack: Any, own_home: Pat
     if number == signal.SIGINT:
         assert said.endswith("interrupted: taken out, undone\n")
         assert process.returncode == 130
+
+
+def test_pressing_ctrl_c_again_and_again_leaves_nothing(make_stack: Any, own_home: Path) -> None:
+    stack = make_stack()
+    argv = [sys.executable, "-m", "chaos.cli", "inject", "replica_freeze", "-t", "replica-0", "-d", "60"]
+    process = subprocess.Popen([*argv, "--admin", stack.url], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert "is in replica-0" in process.stdout.readline()
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.01)
+    process.communicate(timeout=30)
+    assert eventually(lambda: not stack.replicas["replica-0"].stopped and records(own_home) == [])
 
 
 def test_status_tells_what_is_in_and_what_was_left(make_stack: Any, own_home: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chaos import ask, identity, inject
-from chaos.fault import Refused
+from chaos.fault import Refused, Target
 from chaos.place import Node, Part
 from tests.chaos.framework import Here, eventually, records
 from tests.chaos.small_stack import SmallStack, small_stack
@@ -60,6 +60,35 @@ def test_a_broken_configuration_is_noticed_and_the_old_file_comes_back(how: str,
         assert (answer.status, answer.done) == (200, True), "the configuration that ran still runs"
     assert (stack.config.read_text(), stack.config.stat().st_mode) == (text, mode)
     assert eventually(lambda: stack.metric("exaserve_router_config_last_reload_successful") == 1)
+
+
+def test_the_configuration_is_the_one_that_the_router_reads_not_one_beside_us(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its --config counts from where it was started; a link stays one; line ends come back as they were."""
+    from chaos.faults import configuration_broken
+
+    real, started = tmp_path / "real.yaml", tmp_path / "started"
+    started.mkdir()
+    real.write_bytes(b"router:\r\n  workers: 2\r\n")
+    (started / "exaserve.yaml").symlink_to(real)
+    monkeypatch.chdir(tmp_path)
+    argv = [
+        sys.executable,
+        "-c",
+        "import time; print(1, flush=True); time.sleep(60)",
+        "--config",
+        "exaserve.yaml",
+    ]
+    with subprocess.Popen(argv, cwd=started, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        part = Part("router", "", identity.of(process.pid))
+        target = Target("router", Here(), part=part)
+        assert configuration_broken._file(target) == real
+        plan = configuration_broken.Replaced().plan(target, configuration_broken.BrokenParameters(), 5)
+        process.kill()
+    assert plan.undo[0]["text"] == "router:\r\n  workers: 2\r\n"
 
 
 def test_a_configuration_that_somebody_mends_meanwhile_is_left_to_them(stack: SmallStack) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chaos import inject
-from chaos.engines import node_clock
+from chaos import identity, inject, perform
+from chaos.engines import mounts, node_clock, node_life
 from chaos.fault import Refused, Target
 from chaos.place import Node
 from tests.chaos.framework import Here, eventually
@@ -37,15 +39,31 @@ def test_each_fault_is_in_is_measured_and_leaves_nothing(
 
 
 def test_a_killed_node_is_gone_whole_and_comes_back_with_its_address_and_replica(two_nodes: TwoNodes) -> None:
-    before, place = two_nodes.traces(), two_nodes.place
-    with inject.held("node_killed", "node-1", place, 60) as (injection,):
+    """Also with other faults of it in: what they had done to it went with it, and its new link is a whole one."""
+    before, place, held = two_nodes.traces(), two_nodes.place, Path(mounts.HOLD)
+    there = sorted(held.iterdir()) if held.exists() else []
+    with (
+        inject.held("storage_gone", "node-1/local", place, 60),
+        inject.held("link_slow", "node-1", place, 60, {"milliseconds": 20}),
+        inject.held("node_killed", "node-1", place, 60) as (injection,),
+    ):
         assert injection.proof is not None
         assert injection.proof.measured.startswith("0 of the node's ")
         assert two_nodes.node().init is None
         assert next(r for r in place.replicas() if r.node == "node-1").pid is None
         assert two_nodes.node("node-2").init is not None
     assert eventually(lambda: two_nodes.traces() == before, 30), two_nodes.traces()
+    assert (sorted(held.iterdir()) if held.exists() else []) == there
     assert eventually(lambda: all(r.in_rotation for r in two_nodes.place.replicas()), 60)
+
+
+def test_the_undo_of_a_killed_node_is_done_once_its_lab_is_gone() -> None:
+    place = Here(nodes=[Node("node-1", init=identity.of(os.getpid()))])
+    place.name = "lab:gone"
+    plan = node_life.KillInit().plan(Target("node-1", place, place.nodes()[0]), None, 5)
+    perform.execute(perform.Context("/nowhere/record", {}, undoing=True), plan.undo[0])
+    with pytest.raises(perform.StepError, match="lab 'gone' is not up"):
+        perform.execute(perform.Context("/nowhere/record", {}, undoing=False), plan.undo[0])
 
 
 def test_a_node_that_is_down_and_the_control_node_are_no_targets(two_nodes: TwoNodes) -> None:

@@ -98,9 +98,11 @@ def test_reroute_is_the_last_request_sent_to_the_victim_before_it_came_back() ->
 
 def test_a_request_that_the_router_sent_again_went_to_the_victim_first() -> None:
     timeline = Timeline([Change(101.0, "a", "frozen")])
-    known = compute(seen(steady(), timeline=timeline, retries={"id-101.50": 1, "id-95.00": 1}))
-    assert known.values["reroute"] == 1.5
-    assert known.values["recomputed_tokens"] == 100
+    known = compute(
+        seen(steady(), timeline=timeline, retries={"id-100.50": 1, "id-102.00": 1, "id-95.00": 1})
+    )
+    assert known.values["reroute"] == 0.5  # at 102 it was out: that one was another replica's
+    assert known.values["recomputed_tokens"] == 200
     unknown = compute(seen(steady(), timeline=timeline))
     assert (unknown.values["reroute"], unknown.values["recomputed_tokens"]) == (0.0, None)
 

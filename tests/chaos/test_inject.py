@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,9 @@ from pydantic import Field
 
 from chaos import fault as faults
 from chaos import inject, recover, steps
-from chaos.fault import Engine, Fault, NotProven, Parameters, Refused
-from tests.chaos.framework import Here, Steps, fault, records, the_record
+from chaos.fault import Engine, Fault, NotProven, Parameters, Plan, Refused, Target
+from chaos.place import Node
+from tests.chaos.framework import Here, Steps, eventually, fault, records, the_record
 
 
 def simple(tmp_path: Path, **given: Any) -> dict[str, Any]:
@@ -149,6 +152,101 @@ def test_the_first_engine_that_can_is_taken_and_all_reasons_are_told_where_none_
         Refused, match=r"nothing was done. one: no such kernel module; two: not on this target"
     ):
         inject.start(Fault("f", "traffic", "", engines[:2]), "fleet", Here(), 5)
+
+
+def frozen(folder: Path, name: str = "replica_freeze") -> Fault:
+    """A fault of kind replica whose steps touch a file."""
+    mark = str(folder / "mark")
+    return Fault(name, "replica", "", (Steps([steps.write(mark, "")], [steps.remove(mark)], mark),))
+
+
+def test_of_two_at_once_the_second_one_sees_the_first(tmp_path: Path, own_home: Path) -> None:
+    """Both are refused what one may do, though the router notices neither: max_affected counts what is being put in."""
+    place = Here({f"replica-{i}": ("http://127.0.0.1:9", os.getpid()) for i in range(4)})
+    ends: list[Any] = []
+
+    def one(number: int) -> None:
+        try:
+            ends.append(inject.start(frozen(tmp_path, f"f{number}"), f"replica-{number}", place, 30))
+        except Refused as error:
+            ends.append(str(error))
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    held = [end for end in ends if isinstance(end, list)]
+    assert len(held) == 1
+    assert all("2 replicas were broken or out of rotation" in end for end in ends if isinstance(end, str))
+    held[0][0].undo()
+    assert records(own_home) == []
+
+
+def test_the_last_replica_counts_as_taken_before_the_router_notices(tmp_path: Path, own_home: Path) -> None:
+    place = Here({f"replica-{i}": ("http://127.0.0.1:9", os.getpid()) for i in range(2)})
+    with (
+        inject.held(frozen(tmp_path), "replica-0", place, 30),
+        pytest.raises(Refused, match="replica-1 is the last replica in rotation"),
+    ):
+        inject.start(frozen(tmp_path, "other"), "replica-1", place, 30, max_affected=2)
+
+
+def test_a_refusal_after_the_first_target_says_that_it_was_in(tmp_path: Path, own_home: Path) -> None:
+    class Second(Steps):
+        def before(self, target: Any, p: Any) -> Any:
+            if target.name == "replica-1":
+                raise FileNotFoundError("its memory can't be read")
+
+    mark = str(tmp_path / "mark")
+    given = Fault("f", "replica", "", (Second([steps.write(mark, "")], [steps.remove(mark)], mark),))
+    place = Here({f"replica-{i}": ("http://127.0.0.1:9", os.getpid()) for i in range(3)})
+    with pytest.raises(
+        NotProven, match=r"replica-1 could not be measured before: its memory .* replica-0, where it was in"
+    ):
+        inject.start(given, "replica-0,replica-1", place, 30, max_affected=2)
+    assert records(own_home) == []
+    with pytest.raises(Refused, match="could not be measured before"):
+        inject.start(given, "replica-1", place, 30)
+    assert records(own_home) == []
+
+
+def test_targets_that_were_over_before_the_last_was_in_are_no_success(tmp_path: Path, own_home: Path) -> None:
+    class Late(Steps):
+        def before(self, target: Any, p: Any) -> Any:
+            if target.name == "replica-1":
+                assert eventually(lambda: not (tmp_path / "mark").exists())
+
+    mark = str(tmp_path / "mark")
+    given = Fault("f", "replica", "", (Late([steps.write(mark, "")], [steps.remove(mark)], mark),))
+    place = Here({f"replica-{i}": ("http://127.0.0.1:9", os.getpid()) for i in range(3)})
+    with pytest.raises(
+        NotProven, match=r"f on replica-0 was over before all 2 were in: 1\.5 s are too short"
+    ):
+        inject.start(given, "replica-0,replica-1", place, 1.5, max_affected=2)
+    assert records(own_home) == []
+
+
+def test_the_same_interface_of_two_machines_is_two(tmp_path: Path) -> None:
+    nodes = [Node(f"node-{i}", prefix=["sh", "-c"], remote=True, device="eth0") for i in range(2)]
+    targets = [Target(node.name, Here(), node) for node in nodes]
+    assert [inject._claims(t, Plan([], claims=("qdisc:eth0",))) for t in targets] == [
+        ["node-0:qdisc:eth0"],
+        ["node-1:qdisc:eth0"],
+    ]
+
+
+def test_a_region_and_its_lab_are_one_place_and_a_cluster_is_its_file() -> None:
+    assert inject._scope("lab:a/region-2") == inject._scope("lab:a") == "lab:a"
+    assert inject._scope("/etc/cluster.yaml") == "/etc/cluster.yaml"
+
+
+def test_a_crash_is_proven_though_its_time_was_over_first(tmp_path: Path, own_home: Path) -> None:
+    given = fault(**simple(tmp_path, undo=[]))
+    given = Fault(given.name, "traffic", "", given.engines, momentary=True)
+    (one,) = inject.start(given, "fleet", Here(), 0.001)
+    assert one.proof is not None
+    assert one.proof.proven
 
 
 def test_a_dry_run_shows_the_steps_and_does_nothing(tmp_path: Path, own_home: Path) -> None:

@@ -406,6 +406,43 @@ def test_a_state_file_that_is_damaged_is_none(
     assert state.read("some") is None
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda lab: lab["nodes"][0].pop("init"),
+        lambda lab: lab["nodes"][0].update(init={"pid": "x"}),
+        lambda lab: lab["nodes"][0].update(replicas=[{}]),
+        lambda lab: lab.update(nodes="abc"),
+        lambda lab: lab.update(nodes=[]),
+        lambda lab: lab.update(regions=[1]),
+        lambda lab: lab.update(builder=7),
+        lambda lab: lab.update(folder="/"),
+    ],
+)
+def test_a_state_file_without_one_of_its_parts_is_none(
+    damage: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXASERVE_RUN", str(tmp_path))
+    whole = state.plan("some", 2, 1, 0, 1, "tuned", [])
+    state.write(whole)
+    assert state.read("some") == whole
+    damage(whole)
+    Path(tmp_path / "lab" / "some" / "lab.json").write_text(json.dumps(whole))
+    assert state.read("some") is None
+
+
+def test_without_ip_everything_else_of_a_lab_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXASERVE_RUN", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    folder = tmp_path / "lab" / "some"
+    folder.mkdir(parents=True)
+    with pytest.raises(state.LabError, match="not gone altogether: interfaces: ip not found"):
+        teardown.remove("some")
+    assert not folder.exists()
+
+
 def test_what_a_lab_lacks_is_told_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(shutil, "which", lambda program: None)

@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chaos import identity, inject, places, recover
+from chaos import agent, identity, inject, places, recover
 from chaos.fault import Refused
 from tests.chaos.framework import eventually, records
 
@@ -142,13 +143,68 @@ def test_a_node_that_can_not_be_reached_gets_no_fault(cluster: Any, own_home: Pa
     assert records(own_home) == []
 
 
+def test_what_a_shell_would_take_for_its_own_reaches_the_node_as_it_is(cluster: Any) -> None:
+    place = places.open(str(cluster[1]))
+    word = "$(id) `id`; x > y & 'z' \"w\" *\\"
+    assert place.nodes()[0].read(["printf", "%s", word]).stdout == word
+
+
+@pytest.mark.parametrize("said", ["123", "[]", '"ready"', "x" * 300])
+def test_a_node_that_says_something_else_first_gets_no_fault(said: str, cluster: Any, own_home: Path) -> None:
+    _, inventory, _ = cluster
+    place = places.open(str(inventory))
+    ssh = inventory.parent / "bin" / "ssh"
+    ssh.write_text(ssh.read_text().replace("cd ", f"echo '{said}'; cd "))
+    with pytest.raises(Refused, match="it said"):
+        inject.start("replica_freeze", "replica-0", place, 60)
+    assert records(own_home) == []
+
+
+def test_a_connection_that_ssh_keeps_for_the_next_one_keeps_nobody_waiting(cluster: Any) -> None:
+    """ControlPersist: a process in the background holds ssh's error output open."""
+    _, inventory, _ = cluster
+    place = places.open(str(inventory))
+    (inventory.parent / "bin" / "ssh").write_text(
+        "#!/bin/sh\nsleep 30 <&- >&- &\necho no route >&2\nexit 255\n"
+    )
+    began = time.monotonic()
+    with pytest.raises(Refused, match="no route"):
+        agent.ask(place.nodes()[0], {"op": "processes", "ports": []})
+    assert time.monotonic() - began < 25
+
+
 def test_the_control_node_and_nodes_without_name_are_refused(cluster: Any, tmp_path: Path) -> None:
     _, inventory, _ = cluster
+
+    def two(second: str) -> str:
+        return f"admin: http://x\nnodes:\n  - {{name: a, address: b}}\n  - {second}\n"
+
     for text, why in (
         ("nodes: [", "is no YAML"),
         ("admin: http://x\nnodes: []\n", "nodes: List should have at least 1 item"),
         ("admin: http://x\nnodes: [{name: a, adress: b}]\n", r"nodes\.0\.address: Field required"),
         ("nodes: [{name: a, address: b}]\n", "admin: Field required"),
+        (
+            "admin: file:///etc/passwd\nnodes: [{name: a, address: b}]\n",
+            "admin: 'file:///etc/passwd' can't be that",
+        ),
+        (two("{name: a, address: c}"), "nodes: two nodes have the name a"),
+        (two("{name: b, address: b}"), "nodes: two nodes have the address b"),
+        (two("{name: any, address: c}"), "no node can be called any"),
+        (
+            two("{name: b, address: -oProxyCommand=id}"),
+            r"nodes\.1\.address: '-oProxyCommand=id' can't be that",
+        ),
+        (two("{name: b, address: c, login: -oProxyCommand=id}"), r"login: '-oProxyCommand=id' can't be that"),
+        (two("{name: b, address: c, login: 'a b@c'}"), r"login: 'a b@c' can't be that"),
+        (two("{name: b, address: c, device: 'eth0\" accept'}"), r"nodes\.1\.device: "),
+        (two("{name: b, address: c, device: -j}"), r"nodes\.1\.device: '-j' can't be that"),
+        (
+            two("{name: b, address: c, mounts: {shared: 'relative'}}"),
+            r"mounts\.shared: 'relative' can't be that",
+        ),
+        (two("{name: b, address: c, mounts: {'../x': /x}}"), r"'\.\./x' can't be that"),
+        (two("{name: b, address: c, state_folder: 'x;id'}"), r"state_folder: 'x;id' can't be that"),
     ):
         inventory.write_text(text)
         with pytest.raises(Refused, match=why):

@@ -129,6 +129,22 @@ def test_what_is_refused(
         chosen(text, kind, *down, **options)
 
 
+def test_what_the_router_has_not_noticed_yet_counts_too() -> None:
+    """broken: targets with a fault in, which their router may take for well for some seconds."""
+    with pytest.raises(Refused, match=r"2 replicas were broken or out of rotation \(replica-0 already is\)"):
+        chosen("replica-1", broken=["replica-0"])
+    with pytest.raises(Refused, match=r"2 replicas .* \(replica-0 already is\)"):
+        chosen("replica-1", broken=["node-0"])
+    with pytest.raises(Refused, match=r"2 nodes .* \(node-0 already is\)"):
+        chosen("node-1", "link", broken=["replica-0"])
+    with pytest.raises(Refused, match="replica-3 is the last replica in rotation"):
+        chosen("replica-3", max_affected=4, broken=["node-0", "replica-1", "replica-2"])
+    assert chosen("node-0/shared", "storage", broken=["node-0"]) == ["node-0/shared"]
+    assert chosen("node-0", "node", broken=["node-0"]) == ["node-0"], "two faults of one node are one node"
+    for _ in range(20):
+        assert chosen("any", max_affected=2, broken=["replica-0"]) != ["replica-0"]
+
+
 def test_the_last_one_may_be_taken_when_asked_for() -> None:
     assert len(chosen("100%", max_affected=4, allow_last=True)) == 4
     assert len(chosen("100%", "node", max_affected=4, allow_last=True)) == 4

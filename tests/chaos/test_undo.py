@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -221,6 +222,8 @@ def test_a_step_that_fails_for_a_moment_is_tried_again(tmp_path: Path, own_home:
         ("[]", "no undo record"),
         ('{"version": 2}', "version 2"),
         ('{"version": 1, "id": 5}', "id is no str"),
+        ('{"a":' * 3000, "RecursionError"),
+        (" " * (undo.MAX_BYTES + 1), "more than any record"),
         ("\x00\xff", "no undo record"),
     ],
 )
@@ -232,6 +235,7 @@ def test_a_damaged_record_is_named_and_kept_and_the_others_are_undone(
     a_record(own_home, "good", undo=[steps.remove(str(mark))])
     damaged = own_home / "chaos" / "undo" / "damaged.json"
     damaged.write_text(text, encoding="latin-1")
+    damaged.chmod(0o600)
     for undone in (["good"], []):
         found = recover.recover()
         assert found.undone == undone
@@ -249,6 +253,119 @@ def test_an_unknown_step_is_no_reason_to_do_half_of_a_record(tmp_path: Path, own
     path.write_text(json.dumps(record))
     assert "unknown step 'explode'" in recover.recover().failed[0][1]
     assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"until": "soon"}, "until is no int"),
+        ({"deadman": {"pid": 1}}, "names no process"),
+        ({"spawned": {"key": 3}}, "names no process"),
+        ({"claims": [{}]}, "for a text"),
+        (
+            {"remote": {"node": "n", "path": "p", "host": "ssh"}},
+            "how its node is reached",
+        ),
+        ({"remote": {"node": "n", "path": 3, "host": ["ssh"]}}, "where on which node"),
+    ],
+)
+def test_a_record_with_a_field_of_another_kind_is_damaged(
+    given: dict[str, Any], why: str, own_home: Path
+) -> None:
+    path = a_record(own_home, **given)
+    with pytest.raises(undo.Damaged, match=why):
+        undo.read(str(path))
+
+
+def test_what_is_no_record_of_ours_is_never_carried_out_and_hides_no_other(
+    tmp_path: Path, own_home: Path
+) -> None:
+    """A pipe would never end, a link shows where somebody else wants, another's file has another's steps."""
+    good, mark = a_record(own_home, "good"), tmp_path / "mark"
+    mark.write_text("")
+    folder = good.parent
+    os.mkfifo(folder / "pipe.json")
+    (folder / "dangling.json").symlink_to("/nowhere/at/all")
+    (folder / "link.json").symlink_to(a_record(own_home / "other", undo=[steps.remove(str(mark))]))
+    (folder / "folder.json").mkdir()
+    a_record(own_home, "open", undo=[steps.remove(str(mark))]).chmod(0o666)
+    found = recover.recover()
+    assert found.undone == ["good"]
+    assert {path.stem: why.partition(";")[0] for path, why in found.failed} == {
+        "pipe": "it is no file",
+        "dangling": "it is a link",
+        "link": "it is a link",
+        "folder": "it is no file",
+        "open": "another user could have written it (its owner or its mode)",
+    }
+    assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"op": "run"},
+        {"op": "run", "argv": []},
+        {"op": "run", "argv": ["true"], "timeout": "long"},
+        {"op": "signal", "who": {"pid": 10**30, "ticks": 1, "boot": ""}, "signal": "SIGTERM"},
+        {"op": "signal", "who": {"pid": 1, "ticks": -1, "boot": ""}, "signal": "SIGNOTHING"},
+        {"op": "post", "url": "gopher://x", "body": 1},
+        {"op": "write", "path": "/nowhere/at/all", "text": "x"},
+    ],
+)
+def test_a_step_that_makes_no_sense_is_an_error_and_nothing_worse(step: dict[str, Any]) -> None:
+    with pytest.raises(perform.StepError):
+        do(step, undoing=False)
+
+
+def test_an_answer_that_is_no_http_is_an_error_of_the_step() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"what do you want?\r\n")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        with pytest.raises(perform.StepError, match="BadStatusLine"):
+            do(steps.post(f"http://127.0.0.1:{server.getsockname()[1]}/", {}), undoing=True)
+        thread.join(5)
+
+
+def test_programs_need_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk is one of the faults: healing it must not need space on it."""
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere/at/all")
+    do(steps.run(["sh", "-c", "cat >&2; [ $? = 0 ]"], input="words"))
+
+
+def test_a_file_is_written_byte_by_byte_and_keeps_its_owner(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    if os.geteuid() == 0:
+        os.chown(path, 65534, 65534)
+    do(steps.write(str(path), "line\r\nGr\u00fc\u00dfe\udcff\n"))
+    assert path.read_bytes() == b"line\r\nGr\xc3\xbc\xc3\x9fe\xff\n"
+    assert path.stat().st_uid == (65534 if os.geteuid() == 0 else os.geteuid())
+
+
+def test_records_are_for_their_user_alone(own_home: Path) -> None:
+    path = a_record(own_home)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_two_that_recover_at_once_take_turns(tmp_path: Path, own_home: Path) -> None:
+    """Each step is done once: the second one finds no record any more."""
+    count = tmp_path / "count"
+    a_record(own_home, undo=[steps.run(["sh", "-c", f"echo x >> {count}; sleep 0.3"])])
+    argv = [sys.executable, "-m", "chaos.cli", "recover"]
+    both = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = sorted(process.communicate(timeout=60)[0].partition(":")[0] for process in both)
+    assert [process.returncode for process in both] == [0, 0]
+    assert count.read_text() == "x\n"
+    assert said[1] == "undone"
 
 
 def test_half_written_records_of_dead_writers_are_swept_and_fresh_ones_are_not(own_home: Path) -> None:

@@ -17,7 +17,8 @@ from chaos.lab import state
 #: Where ``chaos/engines/mounts.py`` keeps what it holds.
 _HELD = Path("/run/exaserve-chaos")
 _ON_NODE = (
-    "tc qdisc; nft -s list ruleset; ip -o link | sed 's/link-netnsid.*//'; grep -F '{folder}/' /proc/self/mountinfo; "
+    "tc qdisc; nft -s list ruleset; grep -F '{folder}/' /proc/self/mountinfo; "
+    "ip -o link | grep -oE '^[0-9]+: [a-z0-9]+|<.*mtu [0-9]+ qdisc [a-z0-9]+ state [A-Z]+'; "
     "for port in {ports}; do curl -s -m 1 http://127.0.0.1:$port/_sim/fault; done"
 )
 

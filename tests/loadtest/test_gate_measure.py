@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 
 from loadtest._gate import _measure, _stack
 from loadtest._gate._measure import MeasureError, Plan, Step
+from tests.loadtest import gate_runs
 
 #: argv: folder, exit status, whether the run is void. Writes what locust would.
 _LOCUST = """
@@ -199,3 +201,40 @@ def test_a_command_that_does_not_come_up_is_told(
     with pytest.raises(_stack.StackError) as error:
         stack.start(lambda _: None, 0.0)
     assert said in str(error.value)
+
+
+def test_a_run_that_was_broken_off_is_put_aside_and_measured_again(
+    tmp_path: Path, locust: Callable[..., list[str]]
+) -> None:
+    """A locust that is ended by a signal sums up what it has, as if no more had been asked for."""
+    only = plan(rates={"chat": 4.0}, runs=1)
+    gate_runs.write(tmp_path / "runs" / "01-chat-baseline", measured_seconds=3.0)
+    asked = locust()
+    _measure.measure(only, tmp_path, lambda _: None)
+    assert sorted(asked) == ["01-chat-baseline", "01-chat-candidate"]
+    runs = _measure.stored(tmp_path)["baseline"]
+    assert [(r.name, r.unusable) for r in runs] == [
+        ("01-chat-baseline", ""),
+        ("01-chat-baseline.void-1", "broke off"),
+    ]
+
+
+def test_two_gates_do_not_measure_into_one_folder(tmp_path: Path, locust: Callable[..., list[str]]) -> None:
+    asked = locust()
+    with (
+        _measure._alone(tmp_path),
+        pytest.raises(MeasureError, match="another gate measures into it") as refused,
+    ):
+        _measure.measure(plan(), tmp_path, lambda _: None)
+    assert refused.value.usage
+    assert asked == []
+
+
+def test_a_run_that_outlives_its_gate_keeps_the_folder_to_itself(tmp_path: Path) -> None:
+    with _measure._alone(tmp_path) as lock:
+        process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=(lock,))
+    with pytest.raises(MeasureError, match="a run of one that was killed goes on"), _measure._alone(tmp_path):
+        pass
+    process.communicate()
+    with _measure._alone(tmp_path):
+        pass

@@ -103,3 +103,26 @@ def test_a_key_in_a_file_wins_and_loses_its_line_end(tmp_path: Path) -> None:
     assert _options.api_key(parsed("--api-key", "x", "--api-key-file", str(tmp_path / "key"))) == "secret"
     assert _options.api_key(parsed("--api-key", "x")) == "x"
     assert _options.api_key(parsed()) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("two words", "one word"), ("a\r\nX-Evil: 1", "one word"), ("clé", "one word"), ("\n", "is empty")],
+)
+def test_a_key_that_can_not_stand_in_a_header_is_refused_and_not_repeated(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / "key").write_text(text)
+    with pytest.raises(ValueError, match=said) as refused:
+        _options.api_key(parsed("--api-key-file", str(tmp_path / "key")))
+    assert "Evil" not in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["0", -1.0, "x", float("nan"), 100_000.0])
+def test_numbers_that_a_web_page_sends_are_checked_like_those_of_the_command_line(value: str | float) -> None:
+    """locust turns them into numbers of the option's type, and asks nobody whether they make sense."""
+    with pytest.raises(ValueError, match="is not a number of seconds above 0, at most 86400"):
+        _options.timeout(value)
+    with pytest.raises(ValueError, match="is not a share above 0, at most 1"):
+        _options.share(value)
+    assert (_options.timeout(2.5), _options.share("0.9")) == (2.5, 0.9)

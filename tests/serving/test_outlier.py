@@ -70,6 +70,20 @@ def test_half_of_ten_failed_answers_eject_for_the_first_duration() -> None:
     assert f.changes == [("r0", "ejected")]
 
 
+def test_what_fails_on_a_replica_that_is_out_is_not_held_against_it_when_it_is_back() -> None:
+    f = Fleet()
+    bad = f.replicas[0]
+    bad.enter("frozen", "silent for 2 s")
+    f.outliers.observe(bad, 0, 30)  # all that was open
+    bad.enter("ready", "")
+    f.outliers.restarted(bad)
+    f.outliers.observe(bad, 1, 0)
+    assert bad.state == "ready"
+    for _ in range(9):
+        f.outliers.observe(bad, 0, 1)
+    assert bad.state == "ejected"  # as anybody
+
+
 def test_answers_older_than_the_window_do_not_count_beside_enough_newer_ones() -> None:
     f = Fleet()
     for _ in range(4):

@@ -98,7 +98,7 @@ def a_run(folder: Path, **changes: Any) -> Path:
     everything: dict[str, Any] = {
         "offered": 6000, "completed": 6000, "good": 6000, "rate": 20.0, "attainment": 0.995,
         "input_tokens": 600_000, "output_tokens": 1_200_000,
-        "latency": {"ttft": {"p50": 0.1, "p99": 0.8}, "tpot": {"p50": 0.02, "p99": 0.05}},
+        "latency": {"ttft": {"p50": 0.1, "p99": 0.8, "p999": 1.5}, "tpot": {"p50": 0.02, "p99": 0.05}},
     }  # fmt: skip
     told = {
         "version": 1,
@@ -132,6 +132,15 @@ def test_replicas_for_a_rate_follow_from_a_run(tmp_path: Path) -> None:
         ({}, "ttft=1s", 0.9999, "quantiles of a run end at 0.999"),
         ({"completed": 0, "rate": 0}, "", 0.99, "not one request completed"),
         ({"completed": 5000}, "ttft=1s", 0.99, "83.33 % of requests completed"),
+        # Failed requests are in no quantile: half a per cent of them leaves half a per cent to be slow.
+        ({"completed": 5970}, "ttft=1s", 0.99, "in the run P999 was 1.5 s"),
+        # Each of two objectives may be missed by other requests.
+        ({}, "ttft=1s,tpot=1s", 0.99, "in the run P999 was 1.5 s"),
+        ({"rate": float("nan")}, "", 0.99, "not one request completed"),
+        ({"rate": "fast"}, "", 0.99, "summary.json can't be read (ValueError"),
+        ({"attainment": "good"}, "", 0.99, "summary.json can't be read (ValueError"),
+        ({"latency": {"ttft": [1]}}, "ttft=1s", 0.99, "summary.json can't be read (AttributeError"),
+        ({"completed": float("inf")}, "", 0.99, "summary.json can't be read (OverflowError"),
     ],
 )
 def test_a_run_that_can_not_answer_says_why(

@@ -165,10 +165,12 @@ BASE: dict[str, Any] = {
         ({"hidden_size": "64"}, "hidden_size is 64; a whole number up to 1,000,000,000 is needed"),
         ({"num_key_value_heads": 3}, "num_key_value_heads 3 does not divide num_attention_heads 4"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; a whole number up to 1,000 is needed"),
+        ({"num_attention_heads": 10**6}, "num_attention_heads is 1000000; a whole number up to 100,000 is needed"),
         ({"vocab_size": 0}, "must be above 0"),
         ({"quantization_config": 4}, "quantization_config is 4; an object"),
         ({"architectures": ["Gemma3ForCausalLM"], "sliding_window": 8}, "sliding_window without layer_types"),
         ({"architectures": ["GptOssForCausalLM"], "sliding_window": 8, "layer_types": ["x"] * 2}, "layer_types has"),
+        ({"architectures": ["GptOssForCausalLM"], "sliding_window": 8, "layer_types": [[], []]}, "layer_types has"),
     ],
 )  # fmt: skip
 def test_what_is_not_known_is_refused_by_name(changes: dict[str, Any], said: str) -> None:
@@ -189,7 +191,14 @@ def test_an_unknown_quantisation_is_refused() -> None:
     assert weights.packing(made, "int4").group == 128
 
 
-@pytest.mark.parametrize("text", ["{", "[]"])
+@pytest.mark.parametrize("block", [[0, 0], [128, "x"], "x", [128]])
+def test_a_size_of_blocks_that_can_not_be_is_one_scale_a_row(block: object) -> None:
+    matrix = shape.Matrix("m", 4, 256)
+    odd, none = (weights.Packing("fp8", "bfloat16", {"weight_block_size": b}) for b in (block, None))
+    assert odd.bytes(matrix) == none.bytes(matrix) == (1024.0, 16.0)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, '{"a":' * 100_000])
 def test_a_broken_configuration_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(PlanError, match="--model"):
