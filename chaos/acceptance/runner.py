@@ -16,10 +16,10 @@ from chaos.acceptance.result import Result
 from chaos.acceptance.rows import Row
 from chaos.fault import ActivityFailed
 
-#: Of the lab that is built: its monitoring looks often enough for rows of seconds, and queues are those of the defaults,
+#: Of the lab that is built: its monitoring looks often enough for rows of seconds, and engines may queue as by default,
 #: which the row of the peak makes shorter.
 LAB = ("--nodes", "4", "--regions", "2")
-SETTINGS = ("monitoring.scrape_interval=1.0", "router.max_queue_depth=32", "router.admission.max_wait=5.0")
+SETTINGS = ("monitoring.scrape_interval=1.0", "router.max_queue_depth=32")
 Say = Callable[[str], None]
 
 

@@ -36,6 +36,10 @@ TUNED = {
 #: what `exaserve up` hands to the router, and writes over.
 CONFIG = "control.yaml"
 
+#: Of it too: a replica has at most its batch (``engine.max_num_seqs``, 16) and what a quarter of it takes to leave. The
+#: router counts these itself, at once; reports of an engine's queue come twice a second, and whole waves pass between.
+TUNED_POOLS = {"default": {"max_in_flight": 20}}
+
 
 def start(state: State, region: State, settings: list[str]) -> subprocess.Popen[bytes]:
     """Start a region's ``exaserve up --detach``; the process ends when all of it is ready, or with status 1.
@@ -59,6 +63,7 @@ def start(state: State, region: State, settings: list[str]) -> subprocess.Popen[
             "audit": {"enabled": True, "folder": "audit"},
             **(TUNED if state["profile"] == "tuned" else {}),
         },
+        "pools": TUNED_POOLS if state["profile"] == "tuned" else {},
         "monitoring": {
             "prometheus_port": urlsplit(region["prometheus"]).port,
             "alertmanager_port": urlsplit(region["alertmanager"]).port,

@@ -229,7 +229,7 @@ def _list(plan: Plan, folder: Path) -> None:
 
 
 def _stored(sides: dict[str, list[str]], self_check: bool, seed: int) -> dict[str, list[Run]]:
-    from ._runs import RunError, copies, read
+    from ._runs import RunError, read, twice
 
     found: dict[str, list[Run]] = {}
     for side, patterns in sides.items():
@@ -254,12 +254,9 @@ def _stored(sides: dict[str, list[str]], self_check: bool, seed: int) -> dict[st
             "baseline": [r for group in by_workload.values() for r in group[::2]],
             "candidate": [r for group in by_workload.values() for r in group[1::2]],
         }
-    both = {r.folder for r in found["baseline"]} & {r.folder for r in found["candidate"]}
-    if both:
-        _end(f"{min(both)} is on both sides; --self-check compares a side with itself")
-    twice = copies([*found["baseline"], *found["candidate"]])
-    if twice:
-        _end(f"{twice[0]} and {twice[1]} are one run and its copy, which would count twice: leave one out")
+    problem = twice([*found["baseline"], *found["candidate"]])
+    if problem:
+        _end(problem)
     return found
 
 

@@ -199,13 +199,18 @@ def _asked(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def copies(runs: list[Run]) -> tuple[Path, Path] | None:
-    """Two folders of the same run, if there are: the same summary, to the last digit of its times. Raises OSError."""
+def twice(runs: list[Run]) -> str | None:
+    """What is wrong if one of these runs is there twice, itself or as a copy (the same summary to its last digit)."""
     seen: dict[bytes, Path] = {}
     for run in runs:
         file = run.folder / "summary.json"
-        if file.is_file():
-            other = seen.setdefault(file.read_bytes(), run.folder)
-            if other != run.folder:
-                return other, run.folder
+        key = file.read_bytes() if file.is_file() else str(run.folder).encode()
+        other = seen.get(key)
+        if other == run.folder:
+            return f"{other} is on both sides; --self-check compares a side with itself"
+        if other is not None:
+            return (
+                f"{other} and {run.folder} are one run and its copy, which would count twice: leave one out"
+            )
+        seen[key] = run.folder
     return None

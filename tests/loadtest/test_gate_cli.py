@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,29 @@ def test_locust_runs_are_made_compared_and_found_again(tmp_path: Path) -> None:
     row = next(r for r in told["rows"] if (r["metric"], r["quantile"]) == ("ttft", "p99"))
     assert row["status"] in ("refused", "inconclusive")
     assert (tmp_path / "runs" / "01-chat-baseline" / "requests.jsonl").is_file()
+
+
+def test_a_copy_of_a_run_is_no_further_run(tmp_path: Path) -> None:
+    for name in "ab":
+        gate_runs.side(tmp_path, name)
+    shutil.copytree(tmp_path / "b-0", tmp_path / "b-again")
+    done = asked("--baseline", f"{tmp_path}/a-*", "--candidate", f"{tmp_path}/b-*")
+    assert done.exit_code == 2
+    assert f"{tmp_path / 'b-0'} and {tmp_path / 'b-again'} are one run and its copy" in done.stderr
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_times_that_no_clock_shows_are_refused(tmp_path: Path, value: float) -> None:
+    for name in "ab":
+        gate_runs.side(tmp_path, name)
+    gate_runs.write(tmp_path / "b-9", factors={"ttft p50": value})
+    done = asked("--baseline", f"{tmp_path}/a-*", "--candidate", f"{tmp_path}/b-*")
+    assert done.exit_code == 2
+    assert f"{tmp_path / 'b-9'}: its numbers can't be read (ValueError: a time of" in done.stderr
+
+
+def test_a_pattern_without_quotes_is_told_what_it_lacks(tmp_path: Path) -> None:
+    runs = [str(path) for path in gate_runs.side(tmp_path, "a", runs=2)]
+    done = asked("--baseline", *runs, "--candidate", runs[0])
+    assert done.exit_code == 2
+    assert "quote patterns: --baseline 'a-*'" in done.stderr

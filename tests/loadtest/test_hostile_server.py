@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import ssl
 from collections.abc import Iterator
 
 import gevent
 import msgspec
 import pytest
-import trustme
 
 from loadtest._lib import _stream
 from loadtest._lib._ask import Ask
@@ -99,17 +97,6 @@ def test_a_stream_of_more_chunks_than_any_answer_has_is_given_up(monkeypatch: py
     reading = _stream.Reading()
     reading.feed(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n' * 4, 1.0)
     assert reading.failure == ("other", "a stream of over 3 chunks")
-
-
-def test_a_certificate_that_is_not_trusted_says_what_to_do() -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
-    with Scripted([b""], tls=context) as server:
-        record = Sender(Settings(host=server.url, model="m", limit=20.0)).send(ASK).record
-    assert record is not None
-    assert record.reason == "connect"
-    assert record.detail is not None
-    assert record.detail.startswith("TLS: unable to get local issuer certificate; SSL_CERT_FILE=")
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,10 @@ def page(home: Path, *arguments: str) -> str:
     return file.read_text()
 
 
+def rewrite(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
 def text_of(html: str) -> str:
     """Words of the page, plotly's script left out."""
     body = re.sub(r"<(script|style)[^>]*>.*?</\1>", "", html, flags=re.DOTALL)
@@ -315,6 +319,14 @@ def test_lines_changed_after_the_run_are_noticed(home: Path) -> None:
     [
         (lambda path: (path / "run.json").write_text("{"), "run.json is missing or damaged"),
         (lambda path: (path / "run.json").unlink(), "run.json is missing or damaged"),
+        (
+            lambda path: rewrite(path / "run.json", started="x"),
+            "Expected `float | null`, got `str` - at `$.started`",
+        ),
+        (lambda path: rewrite(path / "run.json", ended=1e300), "at `$.ended`"),
+        (lambda path: rewrite(path / "run.json", settings=[1]), "at `$.settings`"),
+        (lambda path: rewrite(path / "summary.json", replicas="x"), "at `$.replicas`"),
+        (lambda path: rewrite(path / "summary.json", measured_seconds={}), "at `$.measured_seconds`"),
         (lambda path: (path / "run.json").write_text('{"version": 2}'), "of version 2"),
         (
             lambda path: [(path / name).unlink() for name in ("requests.jsonl", "run.json")],
