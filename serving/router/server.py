@@ -208,15 +208,20 @@ class Server(State):
             self.outcomes.bad(replica, exchange.work, monotonic())
 
     def _full(self, replica: Replica) -> None:
-        """It says that it is full, which is no fault: nothing new goes there until its next load report says better.
+        """It says that it is full, which is no fault: nothing new goes there until its next load report, or for the
+        time of one, since an idle replica's reports that say the same again do not reach the workers.
 
         Else it would be asked again at once, and the retries would be used up by one replica that refuses.
         """
-        depth = self.settings.max_queue_depth
-        if (
-            replica.waiting is not None and replica.waiting <= depth
-        ):  # None: no report comes that would end it
-            replica.waiting = depth + 1
+        before, full = replica.waiting, self.settings.max_queue_depth + 1
+        if before is None or before < full:
+            replica.waiting = full
+            self.apply_state(replica)
+            self.loop.call_later(self.settings.load_interval, self._full_no_more, replica, full, before)
+
+    def _full_no_more(self, replica: Replica, full: int, before: int | None) -> None:
+        if replica.waiting == full:  # no report has come since
+            replica.waiting = before
             self.apply_state(replica)
 
     def another_for(self, exchange: Exchange) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.alone
+ALONE = pytest.mark.alone  # timed, or of several processes
 
 ROOT = Path(__file__).parents[2]
 LOCUST = Path(sys.executable).parent / "locust"
@@ -70,6 +70,7 @@ def exact(row: dict[str, Any]) -> list[float]:
     return [float(ms) for ms, times in row["response_times"].items() for _ in range(times)]
 
 
+@ALONE
 def test_ttft_itl_and_tpot_are_those_of_the_server(paced: Any, tmp_path: Path) -> None:
     """Within 5 ms in the median: reading in blocks would make it hundreds."""
     with paced(ttft=0.2, gap=0.02, tokens=20) as server:
@@ -90,6 +91,7 @@ def test_ttft_itl_and_tpot_are_those_of_the_server(paced: Any, tmp_path: Path) -
     assert row["ITL"]["num_requests"] == 19 * requests
 
 
+@ALONE
 def test_the_table_shows_ttft_and_its_total_counts_each_request_once(paced: Any, tmp_path: Path) -> None:
     with paced(ttft=0.01, gap=0.005, tokens=4) as server:
         run = locust(tmp_path, "-u", "2", "-r", "2", "-t", "2s", "-H", server.url)
@@ -134,6 +136,7 @@ def test_a_seed_sends_the_same_prompts_again_but_for_their_first_16_characters(
     assert len(heads) == len(sent[0]) + len(sent[1]), "the second run finds nothing in a prefix cache"
 
 
+@ALONE
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
@@ -186,6 +189,7 @@ def test_what_cannot_start_says_why_in_one_line(
     assert "Traceback" not in run.stderr
 
 
+@ALONE
 def test_a_run_in_which_no_request_ended_measured_nothing(paced: Any, tmp_path: Path) -> None:
     with paced(fault="silent") as server:
         run = locust(tmp_path, "-u", "1", "-t", "1s", "-s", "0", "--warmup", "0", "-H", server.url)
@@ -200,6 +204,7 @@ def test_a_run_in_which_no_request_ended_measured_nothing(paced: Any, tmp_path: 
     )
 
 
+@ALONE
 @pytest.mark.parametrize(
     ("arguments", "limits", "code", "verdict"),
     [
@@ -217,6 +222,7 @@ def test_the_exit_code_is_the_verdict(
     assert f"load test: {verdict}: " in run.stderr
 
 
+@ALONE
 def test_every_request_is_a_line_of_the_runs_folder(paced: Any, tmp_path: Path) -> None:
     with paced(ttft=0.05, gap=0.005, tokens=4) as server:
         run = locust(
@@ -250,6 +256,7 @@ def test_every_request_is_a_line_of_the_runs_folder(paced: Any, tmp_path: Path) 
     assert re.fullmatch(r"\d{8}-\d{6}-chat-[0-9a-f]{4}", told["name"])
 
 
+@ALONE
 def test_requests_that_are_open_when_the_time_is_up_may_end(paced: Any, tmp_path: Path) -> None:
     with paced(ttft=2.0, gap=0.005, tokens=4) as server:
         run = locust(tmp_path, "-u", "2", "-r", "2", "-t", "1s", "--warmup", "0", "-H", server.url)
@@ -259,6 +266,7 @@ def test_requests_that_are_open_when_the_time_is_up_may_end(paced: Any, tmp_path
     assert all(r["ended"] > told["stopping"] for r in records)
 
 
+@ALONE
 def test_it_runs_in_worker_processes_too(paced: Any, tmp_path: Path) -> None:
     with paced(ttft=0.5, gap=0.005, tokens=4) as server:
         run = locust(

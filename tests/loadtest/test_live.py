@@ -18,7 +18,7 @@ import pytest
 
 from tests.conftest import free_ports
 
-pytestmark = pytest.mark.alone
+ALONE = pytest.mark.alone  # timed, or of several processes
 
 ROOT = Path(__file__).parents[2]
 LOCUST = Path(sys.executable).parent / "locust"
@@ -53,6 +53,7 @@ def target(home: Path) -> str | None:
     return None
 
 
+@ALONE
 def test_prometheus_finds_the_run_and_gets_to_read_its_end(paced: Any, tmp_path: Path) -> None:
     with paced(ttft=0.02, gap=0.005, tokens=5) as server:
         options = ("--headless", "-u", "3", "-r", "3", "-t", "4s", "-H", server.url, "--metrics-port", "0")
@@ -76,6 +77,7 @@ def test_prometheus_finds_the_run_and_gets_to_read_its_end(paced: Any, tmp_path:
     assert target(tmp_path) is None
 
 
+@ALONE
 def test_locusts_page_has_our_tables_and_charts(paced: Any, tmp_path: Path) -> None:
     port = free_ports()
     base = f"http://127.0.0.1:{port}"

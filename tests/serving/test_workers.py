@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from tests.fakes import FakeEngine
+from tests.serving.held_engine import HeldEngine
 from tests.serving.router_process import CHAT, Process, process
 from tests.serving.routing import request, run, until
 
@@ -315,3 +316,21 @@ async def test_replicas_come_and_go_without_a_lost_request() -> None:
             rewrite(path, "nonsense")
             await r.says("replicas not reloaded")
             assert await ask(r) == 200
+
+
+@run
+async def test_a_replica_that_refused_one_request_is_asked_again_though_its_load_is_what_it_was() -> None:
+    """An idle replica's load is told to workers only when it changes."""
+    once, other = HeldEngine("status_429", "answer"), HeldEngine("held")
+    async with process(once, other) as r:
+        await r.ready(2)
+        tasks: list[asyncio.Task[int]] = []
+
+        async def asked_again() -> bool:
+            tasks.append(asyncio.create_task(ask(r)))
+            await asyncio.sleep(0.1)
+            return len(once.requests) >= 3  # the refused one, and then usual ones
+
+        await r.until(20, asked_again)
+        other.let(len(tasks))
+        assert set(await asyncio.gather(*tasks)) == {200}
