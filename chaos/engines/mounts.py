@@ -31,7 +31,7 @@ _BRING = (
 
 # $1: the node's first process, $2: the folder. With a node that was killed its mounts are gone, the empty folder is
 # not. While the node lives it stays: removing it would take the mount away that is held there.
-_FORGET = '[ -d "/proc/$1" ] || rmdir "$2" "${2%/*}" 2>/dev/null; exit 0'
+_FORGET = '[ -e "/proc/$1/ns/mnt" ] || rmdir "$2" "${2%/*}" 2>/dev/null; exit 0'
 
 
 class MountEngine(Engine):

@@ -7,6 +7,7 @@ import faulthandler
 import json
 import mmap
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -312,6 +313,7 @@ def test_a_disk_that_holds_the_undo_records_is_never_frozen(
     monkeypatch.setenv("EXASERVE_HOME", str(whole.paths["disk"] / "home"))
     with pytest.raises(Refused, match=r"also holds .*/disk/home: with it frozen nothing could undo"):
         inject.start("storage_stuck", "node-1/disk", whole, LONG, {"operations": "write"})
+    shutil.rmtree(whole.paths["disk"] / "home")  # the lock of those that plan
 
 
 def test_the_control_node_is_never_a_target(whole: storage_lab.Storage) -> None:

@@ -65,7 +65,7 @@ def test_a_process_whose_pid_was_given_to_another_is_not_touched(sleeper: subpro
         do(steps.signal(other, "SIGKILL"))
     do(steps.end({**whose(sleeper), "boot": "another boot"}, grace=0.1), undoing=True)
     assert sleeper.poll() is None
-    assert state(sleeper) == "S"
+    assert identity.until(lambda: state(sleeper) == "S", 5)
 
 
 def test_a_stopped_process_is_ended_too(sleeper: subprocess.Popen[bytes]) -> None:

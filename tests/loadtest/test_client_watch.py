@@ -59,7 +59,7 @@ def test_requests_that_the_client_never_began_make_a_run_void(tmp_path: Path) ->
 
 
 def test_a_run_of_warm_up_alone_says_how_to_measure() -> None:
-    group = {"offered": 0, "good": 0, "attainment": None, "completed": 0, "failed": 0, "unsent": 0, "open": 0,
+    group: dict[str, object] = {"offered": 0, "good": 0, "attainment": None, "completed": 0, "failed": 0, "unsent": 0, "open": 0,
              "output_tokens_per_second": 0.0, "goodput": 0.0, "latency": {}}  # fmt: skip
     summary = {"all": group, "slo": {"attainment": 0.99}, "verdict": "no_requests", "exit_code": 4, "void_reasons": [],
                "measured_seconds": 0.0, "warmup": {"seconds": 500.0, "requests": 12}}  # fmt: skip
