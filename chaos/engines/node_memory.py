@@ -15,6 +15,7 @@ from chaos.fault import Engine, Plan, Proof, Target
 _MIB = 1 << 20
 # Every page is written, or the kernel would not give it. It asks to be killed first.
 _HOG = """
+# exaserve-memory-hog
 import sys, time
 with open("/proc/self/oom_score_adj", "w") as f: f.write("1000")
 block = bytearray(int(sys.argv[1]) << 20)
@@ -22,6 +23,20 @@ for i in range(0, len(block), 4096): block[i] = 1
 print("ready", flush=True)
 while True: time.sleep(60)
 """
+
+
+# Its own pages are what is measured: what is available on the machine moves with everything else that runs there.
+_RESIDENT = (
+    'for p in /proc/[0-9]*; do tr "\\0" " " < $p/cmdline 2>/dev/null | grep -q "exaserve-memory-ho[g]" &&'
+    " grep VmRSS $p/status; done"
+)
+
+
+def held(target: Target) -> int:
+    """MiB of memory that hogs of ours hold on the node (proc(5), VmRSS); 0 without one."""
+    assert target.node is not None
+    said = target.node.read(["sh", "-c", _RESIDENT]).stdout
+    return sum(int(kib) for kib in re.findall(r"VmRSS:\s+(\d+) kB", said)) // 1024
 
 
 def available(target: Target) -> int:
@@ -57,6 +72,6 @@ class Hog(Engine):
         )
 
     def prove(self, target: Target, p: Any, before: int) -> Proof:
-        now = available(target)
-        told = f"{now} MiB are available, {before} MiB before"
-        return Proof(before - now >= p.mib * 0.6, told, float(before - now))
+        taken = held(target)
+        told = f"{taken} MiB are held, {available(target)} MiB are available, {before} MiB before"
+        return Proof(taken >= p.mib * 0.95, told, float(taken))
