@@ -235,19 +235,13 @@ def _welcome(config: Config, supervisor: Supervisor, stop: Stop, say: Say, detac
 
 def _go_on(config: Config, addresses: dict[str, str], detached: bool) -> list[str]:
     router = addresses["router"]
-    chaos = "chaos run chaos/experiments/replica-crash.yaml"
-    own = {"ROUTER": ("router", 8000), "ADMIN": ("admin", 8001)}
-    own |= {"PROMETHEUS": ("prometheus", 9090), "ALERTMANAGER": ("alertmanager", 9093)}
-    for variable, (name, port) in own.items():
-        if name in addresses and addresses[name] != f"http://127.0.0.1:{port}":
-            chaos = f"EXASERVE_{variable}={addresses[name]} {chaos}"
     body = json.dumps({"model": config.model.name, "messages": [{"role": "user", "content": "Hello"}]})
     lines = [
         f"Go on (with ExaServe's commands on the PATH: . {Path(sys.executable).parent / 'activate'}):",
         f"  ask        curl {router}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
         f'  in Python  openai.OpenAI(base_url="{router}/v1", api_key="unused")',
         f"  load it    locust -f loadtest/chat.py --headless -u 8 -t 60s -H {router}",
-        f"  break it   {chaos}",
+        "  break it   exaserve chaos run replica-crash",
     ]
     if "prometheus" in addresses:
         lines.append(
