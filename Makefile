@@ -54,7 +54,7 @@ test: install model ## Set up what the tests need and run them all; PYTEST_ARGS=
 ifeq ($(strip $(PYTEST_ARGS)),)
 	@status=0; \
 	$(BIN)/python -m pytest -m 'real or alone' || status=$$?; \
-	$(BIN)/python -m pytest -m 'not real and not alone' -n $(TEST_JOBS) || status=$$?; \
+	$(BIN)/python -m pytest -m 'not real and not alone' -n $(TEST_JOBS) --dist loadgroup || status=$$?; \
 	exit $$status
 else
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)

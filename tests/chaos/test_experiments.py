@@ -19,7 +19,6 @@ from chaoslib.loader import load_experiment
 
 from chaos import fault as faults
 from chaos.run import plan
-from tests.conftest import exaserve, stack_config, start
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted((ROOT / "chaos" / "experiments").glob("*.yaml"))
@@ -124,33 +123,3 @@ def test_a_stack_that_does_not_heal_is_told_by_the_journal(make_stack: Any, tmp_
     failed = [a["activity"]["name"] for a in journal["run"] if a["status"] == "failed"]
     assert failed == ["seconds until every replica is in rotation"]
     assert journal["rollbacks"][-1]["status"] == "succeeded"
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("experiment", PLAYED, ids=lambda p: p.stem)
-def test_it_completes_on_exaserve_up_with_simulated_replicas(
-    experiment: Path, tmp_path: Path, own_home: Path
-) -> None:
-    """The real router, supervisor, Prometheus, rules and Alertmanager; only the engines are simulated."""
-    own_home.mkdir()
-    config = stack_config(tmp_path, engine={"kind": "simulated"}, fleet={"restart_backoff": 15.0})
-    env = {"EXASERVE_HOME": str(own_home)}
-    try:
-        stack = start(config, env)
-        places = {
-            "EXASERVE_ROUTER": stack.router,
-            "EXASERVE_ADMIN": stack.admin,
-            "EXASERVE_PROMETHEUS": stack.prometheus,
-            "EXASERVE_ALERTMANAGER": stack.alertmanager,
-        }
-        run = chaos(tmp_path, "run", experiment, **places)
-    finally:
-        exaserve("down", env=env)
-    journal = json.loads((tmp_path / "journal.json").read_text())
-    assert [a["activity"]["name"] for a in journal["run"] if a["status"] != "succeeded"] == [], run.stderr
-    assert (journal["status"], journal["deviated"]) == ("completed", False), run.stderr
-    seconds = {a["activity"]["name"]: a["output"] for a in journal["run"]}
-    assert seconds["seconds until it is out of rotation"] < 15
-    assert seconds["seconds until every replica is in rotation"] < 120
-    load = journal["rollbacks"][-1]["output"]
-    assert load["failed"] == load["cut"]

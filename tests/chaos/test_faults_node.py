@@ -16,7 +16,7 @@ from chaos.place import Node
 from tests.chaos.framework import Here, eventually
 from tests.chaos.two_nodes import TwoNodes, needs_lab
 
-pytestmark = [needs_lab, pytest.mark.alone]
+pytestmark = [needs_lab, pytest.mark.xdist_group("two nodes")]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from tests.chaos.two_nodes import TwoNodes, needs_lab
 
 
 @needs_lab
-@pytest.mark.alone
+@pytest.mark.xdist_group("two nodes")
 @pytest.mark.parametrize("fault", ["replica_freeze", "link_loss", "storage_io_error"])
 def test_all_is_as_before_within_the_duration_and_a_second(fault: str, two_nodes: TwoNodes) -> None:
     done = benchmark.kills(two_nodes.name, two_nodes.home, [fault], 2, 4.0, 7, print)
@@ -31,7 +31,7 @@ def test_all_is_as_before_within_the_duration_and_a_second(fault: str, two_nodes
 
 
 @needs_lab
-@pytest.mark.alone
+@pytest.mark.xdist_group("two nodes")
 def test_a_node_and_the_controller_that_die_together_leave_nothing(two_nodes: TwoNodes) -> None:
     """As in a power cut: the fault's record is all that is left, and recover puts everything right, also twice."""
     undo = two_nodes.home / "chaos" / "undo"

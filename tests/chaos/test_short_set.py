@@ -23,7 +23,7 @@ from chaos.run.plan import SECONDS
 from tests.conftest import exaserve
 
 pytestmark = [
-    pytest.mark.alone,
+    pytest.mark.xdist_group("short set"),
     pytest.mark.timeout(300),
     pytest.mark.skipif(
         os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("nsenter") is None,
