@@ -227,11 +227,8 @@ async def test_the_size_of_kv_caches_weighs_requests_the_smallest_counts() -> No
     async with router(a, b) as r:
         await until(lambda: {x.kv_tokens for x in r.server.replicas} == {16_000, 8_000})
         held = 8192 / (8_000 * r.server.settings.kv_cache_watermark)
-        estimator = r.server.estimator
-        await until(lambda: estimator.estimate("m", "", 4000, 100, None)[2] > 1001 * 0.5 + 100 + 1)
-        assert (
-            estimator.estimate("m", "", 4000, 100, None)[2] == int(1001 * (0.5 + held) + 100 * (1 + held)) + 1
-        )
+        wanted = int(1001 * (0.5 + held) + 100 * (1 + held)) + 1
+        await until(lambda: r.server.estimator.estimate("m", "", 4000, 100, None)[2] == wanted)
 
 
 # --- fallback ---
