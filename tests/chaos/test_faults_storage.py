@@ -23,10 +23,7 @@ from chaos.engines import devicemapper, fuse, mounts, storage_reader
 from chaos.fault import Refused
 from tests.chaos import storage_lab
 
-pytestmark = [
-    pytest.mark.skipif(storage_lab.lacks() is not None, reason=storage_lab.lacks() or ""),
-    pytest.mark.xdist_group("storage"),
-]
+pytestmark = pytest.mark.skipif(storage_lab.lacks() is not None, reason=storage_lab.lacks() or "")
 
 #: Longest the faults here may last; each is taken out long before.
 LONG = 60.0

@@ -22,7 +22,6 @@ from chaos.fault import Refused
 from chaos.lab import build, mounts, state, storage, teardown, view
 from tests.conftest import exaserve
 
-pytestmark = pytest.mark.xdist_group("lab")
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("nsenter") is None,
     reason="a lab needs root, ip and nsenter",
