@@ -23,7 +23,10 @@ from chaos.engines import devicemapper, fuse, mounts, storage_reader
 from chaos.fault import Refused
 from tests.chaos import storage_lab
 
-pytestmark = pytest.mark.skipif(storage_lab.lacks() is not None, reason=storage_lab.lacks() or "")
+pytestmark = [
+    pytest.mark.skipif(storage_lab.lacks() is not None, reason=storage_lab.lacks() or ""),
+    pytest.mark.alone,  # all of it shares folders of the machine (what is held, cgroups), whose owner can't be told
+]
 
 #: Longest the faults here may last; each is taken out long before.
 LONG = 60.0
