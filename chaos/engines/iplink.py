@@ -6,12 +6,11 @@ cluster it is the node's own interface, never the one that carries the ssh conne
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
 from chaos import steps
-from chaos.engines import link_probe
+from chaos.engines import link_probe, rights
 from chaos.fault import Engine, Plan, Proof, Target
 from chaos.place import Node, Place
 
@@ -49,9 +48,7 @@ class Link(Engine):
     prove_within = 15.0
 
     def missing(self, place: Place) -> str | None:
-        if any(n.remote for n in place.nodes()):
-            return None  # asked on the node itself, by ``refusal``
-        return None if os.geteuid() == 0 else "only root may set links down (run it with sudo)"
+        return rights.lacking(place, "set links down")
 
     def refusal(self, target: Target, p: Any) -> str | None:
         device, node = on(target)
@@ -60,9 +57,7 @@ class Link(Engine):
             return f"{target.node.name} has no link of its own: faults of links need a lab or a cluster"
         if node is None:
             return None
-        if node.read(["id", "-u"]).stdout.strip() != "0":
-            return f"only root may set links down, and {node.name} is entered as another user"
-        return carries_ssh(node)
+        return rights.lacking_on(node, "set links down") or carries_ssh(node)
 
     def before(self, target: Target, p: Any) -> Any:
         assert target.node is not None

@@ -8,11 +8,10 @@ bound back from there. Needs root on the node.
 from __future__ import annotations
 
 import hashlib
-import os
 from typing import Any
 
 from chaos import steps
-from chaos.engines import storage_reader
+from chaos.engines import rights, storage_reader
 from chaos.engines.storage_reader import Mount
 from chaos.fault import Engine, Refused, Target
 from chaos.place import Place
@@ -38,14 +37,12 @@ class MountEngine(Engine):
     """Base of the engines that use mount(8): what they all lack or refuse."""
 
     def missing(self, place: Place) -> str | None:
-        if any(node.remote for node in place.nodes()):
-            return None  # asked on the node itself, by ``refusal``
-        return None if os.geteuid() == 0 else "only root may change mounts (run it with sudo)"
+        return rights.lacking(place, "change mounts")
 
     def refusal(self, target: Target, p: Any) -> str | None:
         assert target.node is not None
-        if target.remote and target.node.read(["id", "-u"]).stdout.strip() != "0":
-            return f"only root may change mounts, and {target.node.name} is entered as another user"
+        if target.remote and (why := rights.lacking_on(target.node, "change mounts")):
+            return why
         mount = storage_reader.mount_at(target.node, target.mount)
         if mount is None:
             on = storage_reader.mount_of(target.node, target.mount)

@@ -9,12 +9,11 @@ packets are let through.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from typing import Any
 
 from chaos import steps
-from chaos.engines import link_probe
+from chaos.engines import link_probe, rights
 from chaos.engines.link_probe import Echoes
 from chaos.fault import Engine, Plan, Proof, Target
 from chaos.place import Node, Place
@@ -47,9 +46,7 @@ class Drop(Engine):
         self._rules, self._judge = rules, judge
 
     def missing(self, place: Place) -> str | None:
-        if any(n.remote for n in place.nodes()):
-            return None  # asked on the node itself, by ``refusal``
-        return None if os.geteuid() == 0 else "only root may filter packets (run it with sudo)"
+        return rights.lacking(place, "filter packets")
 
     def refusal(self, target: Target, p: Any) -> str | None:
         node = target.node
@@ -106,7 +103,7 @@ def ruleset(name: str, node: Node, rules: tuple[str | None, str | None], duratio
         lines.append(f'    {word} != "{node.device}" accept')
         if node.remote:
             lines.append(f"    tcp {'dport' if hook == 'input' else 'sport'} {_SSH_PORT} accept")
-        lines.append(f"    meta l4proto @alive {condition} counter drop".replace("  counter", " counter"))
+        lines.append(" ".join(filter(None, ("    meta l4proto @alive", condition, "counter drop"))))
         lines.append("  }")
     return "\n".join([*lines, "}"]) + "\n"
 

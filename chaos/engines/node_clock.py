@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from chaos import steps
+from chaos.engines import rights
 from chaos.fault import Engine, Plan, Proof, Target
 from chaos.place import Place
 
@@ -44,8 +45,8 @@ class Settime(Engine):
         assert target.node is not None
         if not target.remote:
             return f"{target.name} is this machine, whose clock is not touched"
-        if target.node.read(["id", "-u"]).stdout.strip() != "0":
-            return f"only root may set the clock, and {target.name} is entered as another user"
+        if why := rights.lacking_on(target.node, "set the clock"):
+            return why
         return None if read(target) else f"the clock of {target.name} can't be read (python3 is needed there)"
 
     def before(self, target: Target, p: Any) -> float:

@@ -79,9 +79,7 @@ def test_it_completes_without_deviation_on_a_stack_that_heals(
     experiment: Path, make_stack: Any, tmp_path: Path
 ) -> None:
     stack = make_stack()
-    places = dict.fromkeys(
-        ("EXASERVE_ROUTER", "EXASERVE_ADMIN", "EXASERVE_PROMETHEUS", "EXASERVE_ALERTMANAGER"), stack.url
-    )
+    places = dict.fromkeys(("EXASERVE_ROUTER", "EXASERVE_ADMIN", "EXASERVE_PROMETHEUS"), stack.url)
     run = chaos(tmp_path, "run", experiment, **places)
     journal = json.loads((tmp_path / "journal.json").read_text())
     assert (journal["status"], journal["deviated"]) == ("completed", False), run.stderr
@@ -98,9 +96,7 @@ def test_it_touches_nothing_when_the_fleet_is_not_well_before(
     experiment: Path, make_stack: Any, tmp_path: Path
 ) -> None:
     stack = make_stack(replicas=1)
-    places = dict.fromkeys(
-        ("EXASERVE_ROUTER", "EXASERVE_ADMIN", "EXASERVE_PROMETHEUS", "EXASERVE_ALERTMANAGER"), stack.url
-    )
+    places = dict.fromkeys(("EXASERVE_ROUTER", "EXASERVE_ADMIN", "EXASERVE_PROMETHEUS"), stack.url)
     chaos(tmp_path, "run", experiment, **places)
     journal = json.loads((tmp_path / "journal.json").read_text())
     assert journal["steady_states"]["before"]["steady_state_met"] is False
@@ -110,9 +106,7 @@ def test_it_touches_nothing_when_the_fleet_is_not_well_before(
 
 def test_a_stack_that_does_not_heal_is_told_by_the_journal(make_stack: Any, tmp_path: Path) -> None:
     stack = make_stack(restart=3600)
-    places = dict.fromkeys(
-        ("EXASERVE_ROUTER", "EXASERVE_ADMIN", "EXASERVE_PROMETHEUS", "EXASERVE_ALERTMANAGER"), stack.url
-    )
+    places = dict.fromkeys(("EXASERVE_ROUTER", "EXASERVE_ADMIN", "EXASERVE_PROMETHEUS"), stack.url)
     experiment = tmp_path / "crash.yaml"
     text = (ROOT / "chaos" / "experiments" / "replica-crash.yaml").read_text()
     assert len(re.findall(r"timeout: \d{3}\b", text)) == 1
