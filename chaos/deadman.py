@@ -19,6 +19,9 @@ from typing import Any
 
 from chaos import identity, perform, undo
 
+#: Seconds for the word to come. Nothing is in before it; other targets of the same fault may be put in and proven first.
+_WORD = 600.0
+
 
 class _Lines:
     """Lines of standard input, as they come. ended: nobody is there any more."""
@@ -61,12 +64,13 @@ def hold(path: str, record: dict[str, Any], lines: _Lines) -> None:
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     record["deadman"] = identity.of(os.getpid())
-    undo.write(path, record)
+    try:
+        undo.write(path, record)
+    except OSError as error:
+        say(unwritten=f"{error.filename or path}: {error.strerror}")
+        return
     say(ready=record["deadman"])
-    end = (
-        time.monotonic() + 30.0
-    )  # for the word to come: a controller that hangs before it has put nothing in
-
+    end = time.monotonic() + _WORD
     controller, looked = record.get("controller"), [0.0]
 
     def over() -> bool:
@@ -80,9 +84,10 @@ def hold(path: str, record: dict[str, Any], lines: _Lines) -> None:
 
     while not over():
         _pause(lines, end)
-    failed = ""
+    failed, begun = "", False
     try:
         if not asked and lines.next(0) == "do":
+            begun = True
             end = time.monotonic() + record["duration"]
             record["until"] = time.time() + record["duration"]
             failed = _do(path, record, over)
@@ -91,7 +96,7 @@ def hold(path: str, record: dict[str, Any], lines: _Lines) -> None:
                 while not over():
                     _pause(lines, end)
     finally:
-        problems = undo.undo(path, record)
+        problems = undo.undo(path, record) if begun else undo.forget(path)
     say(undone=True, failed=failed, problems=problems)
 
 

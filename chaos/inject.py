@@ -1,7 +1,8 @@
 """Putting a fault in: the target chosen, the first engine that can taken, the undo recorded, the effect proven.
 
-The order is what keeps a system whole: the record is on the disk and a dead-man stands ready before anything is done,
-and a fault that can't be proven is taken out again and reported as failed.
+The order is what keeps a system whole: a dead-man stands ready, and has put the record on the disk, before anything is
+done; a fault that can't be proven is taken out again and reported as failed. The dead-man writes the record, not we:
+there is none that nobody would take away if we died at that moment.
 """
 
 from __future__ import annotations
@@ -79,10 +80,14 @@ def start(
         with recover.alone("plan"):  # so that of two at once the second one sees the first one's records
             planned = dry_run(name, target, place, duration, parameters, max_affected, allow_last)
             for one, engine, plan in planned:
-                injections.append(_recorded(fault, one, engine, p, float(duration), plan))
+                injections.append(_planned(fault, one, engine, p, float(duration), plan))
+                _call_deadman(injections[-1])
+            for injection in injections:
+                _hear_ready(injection)
         for injection in injections:
             _inject(injection)
-        early = [one for one in injections if one.over and not one.momentary]
+        now = time.time()  # a dead-man whose time is up may still be at it
+        early = [one for one in injections if (one.over or one.until <= now) and not one.momentary]
         if early and len(injections) > 1:
             raise NotProven(
                 f"{fault.name} on {early[0].target.name} was over before all {len(injections)} were in: "
@@ -170,21 +175,46 @@ def _check_claims(fault: Fault, target: Target, plan: Plan, there: list[tuple[Pa
             )
 
 
-def _recorded(
+def _planned(
     fault: Fault, target: Target, engine: Engine, p: Parameters, duration: float, plan: Plan
 ) -> Injection:
-    """The injection with its record on the disk, and nothing else done. Raises Refused."""
+    """The injection with the name of its record, and nothing else done."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "_", target.name)
     unique = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{random.getrandbits(24):06x}"
     path = recover.folder() / f"{fault.name}-{safe}-{unique}.json"
-    injection = Injection(path.stem, fault, engine, target, p, duration, plan, path)
-    try:
-        undo.write(str(path), _record(injection))
-    except OSError as error:
-        raise Refused(
-            f"no undo record, so no fault: {error.filename or path}: {error.strerror}; nothing was done"
-        ) from None
-    return injection
+    return Injection(path.stem, fault, engine, target, p, duration, plan, path)
+
+
+def _call_deadman(injection: Injection) -> None:
+    """Start the dead-man, which writes the record. One on another machine writes its half of it; ours says where it is.
+
+    Raises Refused.
+    """
+    record = _record(injection)
+    path = str(injection.path)
+    if record["remote"]:
+        try:
+            undo.write(path, record)
+        except OSError as error:
+            raise Refused(_no_record(f"{error.filename or path}: {error.strerror}")) from None
+        path, record = record["remote"]["path"], dict(record, remote=None, controller=None)
+    injection.agent = Agent(injection.target.node, {"op": "hold", "path": path, "record": record})
+
+
+def _hear_ready(injection: Injection) -> None:
+    """Its record is on the disk and it waits for the word. Raises Refused."""
+    agent = injection.agent
+    assert agent is not None
+    answer = agent.hear(START)
+    if answer and "unwritten" in answer:
+        raise Refused(_no_record(answer["unwritten"]))
+    if answer is None or "ready" not in answer:
+        why = answer.get("error", "it said something else") if answer else agent.last_words()
+        raise Refused(f"the dead-man on {agent.where} did not start: {why}; nothing was done")
+
+
+def _no_record(why: str) -> str:
+    return f"no undo record, so no fault: {why}; nothing was done"
 
 
 def _inject(injection: Injection) -> None:
@@ -198,7 +228,7 @@ def _inject(injection: Injection) -> None:
             f"{injection.target.name} could not be measured before: {error or type(error).__name__}; nothing was done"
         ) from None
     try:
-        _begin(injection, _record(injection))
+        _begin(injection)
         _prove(injection, before)
         if injection.momentary:
             injection.undo()
@@ -242,15 +272,10 @@ def _record(injection: Injection) -> dict[str, Any]:
     }
 
 
-def _begin(injection: Injection, record: dict[str, Any]) -> None:
-    """Dead-man ready, then the steps. Raises Refused, NotProven."""
-    own = dict(record, remote=None, controller=None if record["remote"] else record["controller"])
-    path = record["remote"]["path"] if record["remote"] else str(injection.path)
-    agent = injection.agent = Agent(injection.target.node, {"op": "hold", "path": path, "record": own})
-    answer = agent.hear(START)
-    if answer is None or "ready" not in answer:
-        why = answer.get("error", "it said something else") if answer else agent.last_words()
-        raise Refused(f"the dead-man on {agent.where} did not start: {why}; nothing was done")
+def _begin(injection: Injection) -> None:
+    """The word to the dead-man, and its steps done. Raises NotProven."""
+    agent = injection.agent
+    assert agent is not None
     injection.injected_at = time.time()
     agent.tell("do")
     answer = agent.hear(injection.duration + 60.0)
@@ -259,7 +284,8 @@ def _begin(injection: Injection, record: dict[str, Any]) -> None:
         injection.agent = None
         injection.finish(agent, answer)
         raise NotProven(
-            f"{injection.fault.name} on {injection.target.name} was not put in: {why}; it was undone"
+            f"{injection.fault.name} on {injection.target.name} was not put in: "
+            f"{why or 'its dead-man had been ended, or had waited too long'}; it was undone"
         )
 
 

@@ -143,6 +143,11 @@ def undo(path: str, record: dict[str, Any], persist: float = PERSIST) -> list[st
         with contextlib.suppress(OSError):
             write(path, record)
         return problems
+    return forget(path)
+
+
+def forget(path: str) -> list[str]:
+    """Remove the record of what is undone, or was never done; why it can't be, as texts."""
     try:
         os.unlink(path)
     except FileNotFoundError:

@@ -119,7 +119,7 @@ def _running(folder: Path, env: dict[str, str], timeout: float, **sections: Any)
         yield start(stack_config(folder, **sections), env, timeout=timeout)
     finally:
         ended = exaserve("down", env=env)
-        assert ended.returncode == 0, ended.stderr
+        assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 @pytest.fixture(scope="session")

@@ -84,6 +84,21 @@ def test_a_controller_that_dies_in_the_middle_of_the_steps_leaves_nothing(
     process.communicate()
 
 
+def test_a_controller_that_dies_while_it_measures_before_leaves_no_record(
+    tmp_path: Path, own_home: Path
+) -> None:
+    """Nothing was done, so nothing is undone; a record that stayed would refuse the next fault of its kind."""
+    undone = tmp_path / "undone"
+    process = controller(60, do=[], undo=[touch(undone)], before=20.0)
+    assert eventually(lambda: state(own_home) == "planned")
+    process.kill()
+    process.communicate()
+    assert eventually(lambda: records(own_home) == [], 6)
+    assert not undone.exists()
+    with inject.held(fault(do=[], undo=[]), "fleet", Here(), 30):
+        pass
+
+
 def before_the_record(home: Path, first: Path) -> bool:
     return True
 

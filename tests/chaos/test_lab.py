@@ -56,9 +56,15 @@ class Lab:
         return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
 
     def until(self, true: Callable[[], object], seconds: float = 60.0) -> None:
-        end = time.monotonic() + seconds
-        while not true():
-            assert time.monotonic() < end, self("status")
+        """A part that is just restarting refuses a connection; it gets the time, too, and is shown if it stays away."""
+        end, said = time.monotonic() + seconds, ""
+        while True:
+            try:
+                if true():
+                    return
+            except OSError as error:
+                said = f"{error}\n"
+            assert time.monotonic() < end, said + self("status")
             time.sleep(0.2)
 
     @property

@@ -8,26 +8,16 @@ from typing import Any
 import httpx
 import pytest
 
-from serving.config import Config
-from serving.engines import command
-from serving.engines.install import ensure_engine
-from serving.engines.model import ensure_default_model
-
-from .replica_client import chat, events, families, free_port, shape, simulated, started, stream_shape
+from .replica_client import chat, events, families, shape, simulated, stream_shape
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    ensure_engine()
-    ensure_default_model()
-    port = free_port()
-    launch = command(Config.model_validate({"model": {"precision": "auto"}}), 0, port)
-    with (
-        (tmp_path_factory.mktemp("real") / "replica.log").open("w") as log,
-        started(launch.argv, launch.env, f"http://127.0.0.1:{port}", log) as client,
-    ):
+def real(real_stack: Any) -> Iterator[httpx.Client]:
+    """The stack's first replica itself, not through the router."""
+    url = httpx.get(f"{real_stack.admin}/fleet").json()["replicas"][0]["url"]
+    with httpx.Client(base_url=url, timeout=60) as client:
         yield client
 
 
@@ -146,9 +136,12 @@ def test_metric_families_are_among_the_real_ones(real: httpx.Client, ours: httpx
 
 
 def test_load_reports_are_the_same(real: httpx.Client, ours: httpx.Client) -> None:
+    name = "endpoint-load-metrics"
+
+    def reports(form: str) -> list[str]:
+        ask, headers = chat(max_tokens=1), {f"{name}-format": form}
+        return [c.post("/v1/chat/completions", json=ask, headers=headers).headers[name] for c in (real, ours)]
+
     for form in ("JSON", "TEXT"):
-        headers = {"endpoint-load-metrics-format": form}
-        answers = [
-            c.post("/v1/chat/completions", json=chat(max_tokens=1), headers=headers) for c in (real, ours)
-        ]
-        assert answers[1].headers["endpoint-load-metrics"] == answers[0].headers["endpoint-load-metrics"]
+        # The router's probe may be under way on the real one, which then has more work; it comes every 5 s.
+        assert any(theirs == mine for theirs, mine in (reports(form) for _ in range(3))), reports(form)

@@ -56,11 +56,13 @@ def requests(count: int, seed: int = 11) -> list[tuple[int, int]]:
 
 def precede(nice: int) -> None:
     """Give this process, what it started, and (where Linux schedules sessions) its session this nice value."""
-    with contextlib.suppress(OSError):
-        own = psutil.Process()
-        for process in (own, *own.children(recursive=True)):
+    own = psutil.Process()
+    for process in (own, *own.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
             for thread in process.threads():
-                os.setpriority(os.PRIO_PROCESS, thread.id, nice)
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, thread.id, nice)
+    with contextlib.suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(nice))
 
 
