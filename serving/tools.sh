@@ -2,11 +2,12 @@
 # Installs Debian's prometheus and prometheus-alertmanager where they are missing and root or
 # password-less sudo allows it; with the argument `lab` also what `exaserve lab` and faults use (ip, nft,
 # fusermount3, stress-ng, gdb, libfaketime); with `tests` that and prometheus-node-exporter, which only the tests compare ours
-# with. Never fails where it can't: it says what is missing and how to get it.
+# with, and chromium, in which they look at pages. Never fails where it can't: it says what is missing and how to get it.
 # Debian's own services are neither started nor left enabled: ExaServe runs these programs itself.
 set -euo pipefail
 
 missing=()
+browser=()
 command -v prometheus >/dev/null && command -v promtool >/dev/null || missing+=(prometheus)
 { command -v prometheus-alertmanager || command -v alertmanager; } >/dev/null && command -v amtool >/dev/null \
   || missing+=(prometheus-alertmanager)
@@ -26,12 +27,16 @@ if [ "${1:-}" = tests ]; then
   programs+=", node_exporter"
   command -v prometheus-node-exporter >/dev/null || command -v node_exporter >/dev/null \
     || missing+=(prometheus-node-exporter)
+  # By itself: not every Debian-like system has it as a package, and the others must come all the same.
+  command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+    || browser=(chromium)
 fi
-[ ${#missing[@]} -eq 0 ] && exit 0
+wanted=("${missing[@]}" "${browser[@]}")
+[ ${#wanted[@]} -eq 0 ] && exit 0
 
 give_up() {
-  echo "tools: ${missing[*]} missing ($1). ExaServe goes on without. To get them:"
-  echo "  sudo apt-get install --no-install-recommends ${missing[*]}"
+  echo "tools: ${wanted[*]} missing ($1). ExaServe goes on without. To get them:"
+  echo "  sudo apt-get install --no-install-recommends ${wanted[*]}"
   echo "or put $programs on the PATH."
   exit 0
 }
@@ -43,7 +48,7 @@ if [ "$(id -u)" -ne 0 ]; then
   as_root=(sudo -n)
 fi
 
-echo "tools: installing ${missing[*]}"
+echo "tools: installing ${wanted[*]}"
 log=$(mktemp)
 policy=/usr/sbin/policy-rc.d
 made_policy=no
@@ -64,14 +69,19 @@ fi
 apt() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=180 "$@" </dev/null >>"$log" 2>&1
 }
-if ! apt install -y --no-install-recommends "${missing[@]}"; then
-  # Most often the package lists are empty or old.
-  apt update && apt install -y --no-install-recommends "${missing[@]}" || {
+# Most often, where the first try fails, the package lists are empty or old.
+get() { apt install -y --no-install-recommends "$@" || { apt update && apt install -y --no-install-recommends "$@"; }; }
+if [ ${#missing[@]} -gt 0 ]; then
+  get "${missing[@]}" || {
     tail -n 5 "$log"
     give_up "apt-get failed, its last lines are above"
   }
 fi
-if command -v systemctl >/dev/null && [ -d /run/systemd/system ]; then
+if [ ${#browser[@]} -gt 0 ] && ! get "${browser[@]}"; then
+  echo "tools: no ${browser[*]} from apt-get; what needs a browser is skipped"
+  wanted=("${missing[@]}")
+fi
+if command -v systemctl >/dev/null && [ -d /run/systemd/system ] && [ ${#missing[@]} -gt 0 ]; then
   "${as_root[@]}" systemctl disable --now "${missing[@]}" >/dev/null 2>&1 || true
 fi
-echo "tools: ${missing[*]} installed"
+[ ${#wanted[@]} -eq 0 ] || echo "tools: ${wanted[*]} installed"

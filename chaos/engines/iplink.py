@@ -14,7 +14,7 @@ from chaos.engines import link_probe, rights
 from chaos.fault import Engine, Plan, Proof, Target
 from chaos.place import Node, Place
 
-_ABSENT = ("Cannot find device", "does not exist")
+_ABSENT = ("Cannot find device", "No such device", "does not exist")
 # Down for a share of each period; leaves it up at its end.
 _FLAP = """
 import signal, subprocess, sys, time

@@ -16,7 +16,7 @@ from chaos.engines import tc
 from chaos.fault import Engine, Plan, Proof, Target
 from chaos.place import Place
 
-_ABSENT = ("Cannot find device", "does not exist")
+_ABSENT = ("Cannot find device", "No such device", "does not exist")
 PROGRAM = Path(__file__).with_name("shaper_process.py")
 
 

@@ -17,7 +17,12 @@ from chaos.engines import link_probe
 from chaos.fault import Engine, Plan, Proof, Target
 from chaos.place import Node, Place
 
-_ABSENT = ("Cannot delete qdisc with handle of zero", "Cannot find device", "No such file or directory")
+_ABSENT = (
+    "Cannot delete qdisc with handle of zero",
+    "Cannot find device",
+    "No such device",
+    "No such file or directory",
+)
 #: What interfaces have unless somebody has configured them.
 _DEFAULTS = frozenset(("noqueue", "mq", "fq_codel", "pfifo_fast", "fq", "pfifo", ""))
 # A network of its own, which goes with the command: nothing that is there is touched.

@@ -115,6 +115,8 @@ def test_a_clock_of_a_process_that_was_not_started_for_it_is_refused(stack: Smal
 
 _SERVER = """
 import http.server, sys
+
+pytestmark = pytest.mark.xdist_group("control")  # one worker sets up what they share
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.send_header("content-length", "0"); self.end_headers()

@@ -15,6 +15,8 @@ from chaos.fault import Refused
 from tests.chaos.framework import Here, eventually, records
 from tests.chaos.small_stack import SmallStack, small_stack
 
+pytestmark = pytest.mark.xdist_group("traffic")  # one worker sets up what they share
+
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallStack]:

@@ -19,8 +19,10 @@ import pytest
 
 from chaos import identity, places
 from chaos.fault import Refused
-from chaos.lab import build, mounts, state, storage, teardown, view
+from chaos.lab import build, mounts, network, state, storage, teardown, view
 from tests.conftest import exaserve
+
+pytestmark = pytest.mark.xdist_group("lab")  # one worker sets up what they share
 
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("nsenter") is None,
@@ -462,3 +464,18 @@ def test_inside_of_a_lab_nothing_is_removed(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv(state.MARK, "/somewhere")
     with pytest.raises(state.LabError, match="a shell inside of a lab"):
         teardown.remove("some")
+
+
+def test_an_interface_that_goes_with_its_nodes_network_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    there: list[str] = []
+
+    def ip(*arguments: str, node: int | None = None) -> str:
+        if "delete" in arguments:
+            raise state.LabError("ip link delete dev exal-a-1: RTNETLINK answers: No such device")
+        return json.dumps([{"ifname": name} for name in there])
+
+    monkeypatch.setattr(network, "ip", ip)
+    network.remove(["exal-a-1"])
+    there.append("exal-a-1")
+    with pytest.raises(state.LabError, match="No such device"):
+        network.remove(["exal-a-1"])

@@ -1,6 +1,6 @@
 """A snapshot in a real browser: it runs only its own script, asks nobody for anything, and shows what it should.
 
-Skipped where no Chromium is installed (Debian: chromium, 113 MB): CI has none.
+Skipped where no Chromium is installed (Debian: chromium, 113 MB); make test installs it where it may.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from dashboards.snapshot import units
 from tests.dashboards import browser
 from tests.dashboards.snapshot_prometheus import serving
 
-pytestmark = pytest.mark.skipif(
-    browser.PROGRAM is None, reason="chromium is not installed (Debian: chromium)"
-)
+pytestmark = [
+    pytest.mark.skipif(browser.PROGRAM is None, reason="chromium is not installed (Debian: chromium)"),
+    pytest.mark.xdist_group("snapshot in browser"),  # one worker sets up what they share
+]
 
 HOSTILE = """</script><script>alert(1)</script><img src="http://127.0.0.1:1/x" onerror="alert(2)">"""
 

@@ -1,6 +1,6 @@
 """A report in a real browser: it draws, runs only its own scripts, asks nobody, and fits paper and small screens.
 
-Skipped where no Chromium is installed (Debian: chromium, 113 MB): CI has none.
+Skipped where no Chromium is installed (Debian: chromium, 113 MB); make test installs it where it may.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from loadtest._report._cli import app
 from tests.dashboards import browser
 from tests.loadtest.fabricate import folder, lively
 
-pytestmark = pytest.mark.skipif(
-    browser.PROGRAM is None, reason="chromium is not installed (Debian: chromium)"
-)
+pytestmark = [
+    pytest.mark.skipif(browser.PROGRAM is None, reason="chromium is not installed (Debian: chromium)"),
+    pytest.mark.xdist_group("report in browser"),  # one worker sets up what they share
+]
 
 HOSTILE = """</script><script>alert(1)</script><a href="http://127.0.0.1:1/x">x</a><img src="http://127.0.0.1:1/x">"""
 

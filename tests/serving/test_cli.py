@@ -19,6 +19,8 @@ from typer.testing import CliRunner
 from serving import cli
 from tests.conftest import Stack, exaserve
 
+pytestmark = pytest.mark.xdist_group("simulated stack")  # one worker sets up what they share
+
 
 def test_help_lists_every_command() -> None:
     done = exaserve("--help")

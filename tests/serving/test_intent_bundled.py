@@ -8,6 +8,8 @@ from serving.intent import evaluate, lines, load
 from serving.intent.classifier import MODELS
 from serving.intent.ngram import FORMAT, PART, VERSION, read_header
 
+pytestmark = pytest.mark.xdist_group("bundled intents")  # one worker sets up what they share
+
 FOLDER = MODELS.parent
 HELDOUT = FOLDER / "data" / "heldout.jsonl"
 HARD = FOLDER / "data" / "hard.jsonl"
