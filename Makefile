@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"ExaServe needs Python 3.11 or newer, this is {v[0]}.{v[1]}; name another: make PYTHON=python3.12 …")'
 	@[ -x $(BIN)/python ] && $(BIN)/python -c 'import pip' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV) \
 	  || { echo "no environment could be made; on Debian: sudo apt-get install python3-venv"; exit 1; }
-	@echo "installing ExaServe and its tools into $(VENV) (some 80 packages, a minute)"
+	@echo "installing ExaServe and its tools into $(VENV) (some 125 packages, a minute)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev]' 2>&1 \
 	  | { grep -v -e 'Location .* is ignored' -e 'running pip as the .root. user' || true; }
 	@touch $@
@@ -49,7 +49,7 @@ tools: ## Debian's prometheus and prometheus-alertmanager, if missing and root o
 	@serving/tools.sh
 
 # Tests with real engines, and paced ones, need the machine for themselves; the others mostly wait, side by side.
-test: install model ## Set up what the tests need and run them all; PYTEST_ARGS="-m 'not real' -n 3" for the quick ones
+test: install model ## Set up what the tests need and run them all; PYTEST_ARGS="-m 'not real and not alone' -n 3 --dist loadgroup" for the quick ones
 	@serving/tools.sh tests
 ifeq ($(strip $(PYTEST_ARGS)),)
 	@status=0; \

@@ -23,7 +23,7 @@ _HELP = """Break things on purpose, for a bounded time, and have them put right 
   exaserve chaos describe replica_freeze
   exaserve chaos inject replica_freeze --target replica-0 --duration 20
   exaserve chaos inject link_loss --target node-2 --duration 30 -p percent=10 --place lab
-  exaserve chaos inject node_kill --target any --duration 60 --place lab --dry-run
+  exaserve chaos inject node_killed --target any --duration 60 --place lab --dry-run
   exaserve chaos status                                        # what is in now
   exaserve chaos recover                                       # everything put right, from any state; safe twice
   exaserve chaos experiments                                   # whole experiments, with what each allows

@@ -29,7 +29,11 @@ def up(
     port: Annotated[int | None, typer.Option(help="The router's port.")] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any key, like router.admin_port=9001; repeatable."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Any key, like router.admin_port=9001 or router.retry.budget=0.2; repeatable.",
+        ),
     ] = None,
     monitoring: Annotated[
         bool, typer.Option("--monitoring/--no-monitoring", help="Prometheus and Alertmanager.")

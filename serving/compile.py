@@ -1,6 +1,6 @@
 """``python -m serving.compile``: compiles the router's hot modules (``compiled.MODULES``) for this Python, with mypyc.
 
-``make env`` does it. It takes a minute, and next to nothing where it was done already. Without a C compiler, Python's
+``make compiled`` does it, and so do ``make up`` and ``make install``. It takes a minute, and next to nothing where it was done already. Without a C compiler, Python's
 headers or mypy it says so in one line and ends well: the router then runs as plain Python.
 """
 

@@ -163,8 +163,8 @@ def load(path: Path | None = None, options: Mapping[str, tuple[object, str]] | N
     """The configuration, checked whole.
 
     path: the file; None for ``./exaserve.yaml`` if it is there, else the defaults.
-    options: values that the command line sets over the file: key (``router.port``) -> value and the option's
-    name, which errors then give as the place.
+    options: values that the command line sets over the file: key (``router.port``, ``router.retry.budget``) -> value
+    and the option's name, which errors then give as the place.
     A relative ``model.path`` is taken from the file's folder and comes back absolute.
     Raises ConfigError with every error found: ``exaserve.yaml:12: router.port: must be …; cure``.
     """
@@ -174,11 +174,19 @@ def load(path: Path | None = None, options: Mapping[str, tuple[object, str]] | N
     data, lines = _read(path, source) if path else ({}, {})
     set_by: dict[KeyPath, str] = {}
     for key, (value, option) in (options or {}).items():
-        section, _, name = key.partition(".")
-        data.setdefault(section, {})
-        if isinstance(data[section], dict):
-            data[section][name] = value
-        set_by[(section, name)] = option
+        *sections, last = key.split(".")
+        place: Any = data
+        for depth, section in enumerate(sections):
+            if place.get(section) is None:
+                place[section] = {}
+            place = place[section]
+            if not isinstance(place, dict):
+                if depth:
+                    raise ConfigError([f"{option}: {key}: {'.'.join(sections[: depth + 1])} has no keys"])
+                break  # the file has something else than a section there; the check below says so
+        else:
+            place[last] = value
+        set_by[(*sections, last)] = option
     places = Places(source, lines, set_by)
     try:
         config = Config.model_validate(data)

@@ -248,7 +248,7 @@ METRICS = (
     Metric(
         "exaserve_router_compiled_workers",
         "gauge",
-        "Of the workers, those whose hot modules are compiled (make env); the others run as plain Python.",
+        "Of the workers, those whose hot modules are compiled (make compiled); the others run as plain Python.",
         (),
         source="router",
     ),

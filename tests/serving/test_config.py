@@ -306,3 +306,19 @@ def model_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
         section = isinstance(inner, type) and issubclass(inner, BaseModel)
         found += model_keys(inner, f"{prefix}{key}.") if section else [prefix + key]  # type: ignore[arg-type]
     return found
+
+
+def test_an_option_sets_a_key_at_any_depth_and_leaves_those_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "exaserve.yaml"
+    path.write_text("router: {retry: {hedge_after: 3}}\npools: {long: {max_waiting: 7}}\n")
+    options = {
+        "router.retry.budget": (0.2, "x"),
+        "pools.long.max_in_flight": (4, "x"),
+    }
+    config = load(path, options)
+    assert (config.router.retry.budget, config.router.retry.hedge_after) == (0.2, 3)
+    assert (config.pools["long"].max_in_flight, config.pools["long"].max_waiting) == (4, 7)
+    with pytest.raises(ConfigError, match=r"--set y: router\.retry\.budgets: unknown key"):
+        load(path, {"router.retry.budgets": (1, "--set y")})
+    with pytest.raises(ConfigError, match=r"--set z: router\.port\.x: router\.port has no keys"):
+        load(None, {"router.port": (9000, "--set p"), "router.port.x": (1, "--set z")})
