@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from chaos import fault as faults
-from chaos import identity, recover
+from chaos import recover, undo
 from chaos.fault import ActivityFailed, Engine, Fault
 from chaos.place import Place
 
@@ -140,13 +140,7 @@ def active() -> list[dict[str, Any]]:
 
 
 def _state(record: dict[str, Any]) -> str:
-    if record.get("remote"):
-        held = identity.alive(record.get("controller"))
-    else:
-        held = identity.alive(record.get("deadman")) or (
-            record.get("deadman") is None and identity.alive(record.get("controller"))
-        )
-    if not held:
+    if not undo.held(record):
         return "left behind"
     return {"planned": "going in", "in": "in"}.get(record["state"], "going out")
 

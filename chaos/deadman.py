@@ -92,6 +92,8 @@ def hold(path: str, record: dict[str, Any], lines: _Lines) -> None:
             record["until"] = time.time() + record["duration"]
             failed = _do(path, record, over)
             if not failed:
+                if record.get("momentary") and not record["undo"] and not record["spawned"]:
+                    undo.forget(path)  # nothing is to be taken back, and what was done may end us too
                 say(done=record["until"])
                 while not over():
                     _pause(lines, end)

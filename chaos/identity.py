@@ -15,6 +15,8 @@ from typing import Any
 
 #: In the environment of every helper process that a fault starts: the path of its undo record.
 MARK = "EXASERVE_CHAOS_RECORD"
+#: The same in that of every program that puts a fault in. It is no helper: it ends before the fault is in.
+STEP = "EXASERVE_CHAOS_STEP"
 
 
 def boot_id() -> str:
@@ -95,9 +97,9 @@ def tree(pid: int) -> list[dict[str, Any]]:
     return found_all
 
 
-def helpers(record: str = "", folder: str = "") -> list[tuple[dict[str, Any], str]]:
+def helpers(record: str = "", folder: str = "", mark: str = MARK) -> list[tuple[dict[str, Any], str]]:
     """Helpers of that undo record, or of any in the folder: (identity, path of the record)."""
-    found, want = [], f"{MARK}=".encode()
+    found, want = [], f"{mark}=".encode()
     for pid in pids():
         who = of(pid)
         try:

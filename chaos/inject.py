@@ -169,8 +169,9 @@ def _check_claims(fault: Fault, target: Target, plan: Plan, there: list[tuple[Pa
         taken = sorted(set(_claims(target, plan)) & set(record["claims"]))
         if same or taken:
             what = f"has {', '.join(taken)}" if taken else "is in already"
+            end = "It ends by itself, or" if undo.held(record) else "Nobody takes it out any more, but"
             raise Refused(
-                f"{record['fault']} on {record['target']} {what}; nothing was done. It ends by itself, or: "
+                f"{record['fault']} on {record['target']} {what}; nothing was done. {end}: "
                 f"exaserve chaos recover ({path})"
             )
 
@@ -264,6 +265,7 @@ def _record(injection: Injection) -> dict[str, Any]:
         "controller": identity.of(os.getpid()),
         "deadman": None,
         "state": "planned",
+        "momentary": injection.momentary,
         "do": injection.plan.do,
         "undo": injection.plan.undo,
         "spawned": {},

@@ -56,7 +56,12 @@ class Injection:
         if agent is None:
             return
         agent.tell("undo")
-        self._farewell(agent, undo.PERSIST + 15.0)
+        self._farewell(agent, 3.0 if self._nothing_to_undo else undo.PERSIST + 15.0)
+
+    @property
+    def _nothing_to_undo(self) -> bool:
+        """Once it is proven: a machine that was restarted takes its dead-man with it, and that is well."""
+        return self.momentary and not self.plan.undo and self.proven_at is not None
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until it is over by itself, at most so long; whether it is. Raises Left as ``undo`` does."""
@@ -83,9 +88,11 @@ class Injection:
         agent.close()
         problems = answer.get("problems", []) if answer else []
         if self.target.remote:
-            if answer and not problems:
+            if (answer or self._nothing_to_undo) and not problems:
                 self.path.unlink(missing_ok=True)
-            elif not answer:
+            elif (
+                not answer and self.injected_at
+            ):  # before that it has put nothing in, and goes with its input
                 problems = [f"the dead-man on {agent.where} can't be heard; it undoes by itself"]
         elif not problems and self.path.exists():
             problems = recover.one(self.path)

@@ -88,6 +88,8 @@ def _program(context: Context, argv: list[str], step: dict[str, Any]) -> None:
         given.write(step.get("input", "").encode())
         given.seek(0)
         environment = {**os.environ, "LC_ALL": "C"}
+        if not context.undoing:  # whoever undoes ends it first, should the one who started it be gone
+            environment[identity.STEP] = context.mark
         try:
             process = subprocess.Popen(
                 argv, stdin=given, stdout=said, stderr=said, env=environment, start_new_session=True

@@ -100,7 +100,8 @@ def recover(place: Place | None = None) -> Recovered:
     if not os.path.lexists(folder()):
         _clear(place, result)
         return result
-    with alone("recover", 120.0):
+    # Nobody puts one in meanwhile: what its record claims would be cleared as if it had none.
+    with alone("recover", 120.0), alone("plan", 120.0):
         _all_records(result)
         _clear(place, result)
     return result

@@ -6,7 +6,8 @@ and on the nodes of a cluster, to which it is sent as text (``agent.py``). A rec
     {"version": 1, "id", "fault", "kind", "engine", "target", "place", "claims": [text...], "created": unix seconds,
      "duration": seconds, "until": unix seconds or null, "controller": identity, "deadman": identity or null,
      "state": "planned" | "in" | "undoing", "do": [step...], "undo": [step...], "spawned": {key: identity},
-     "problems": [text...], "remote": {"host": argv prefix, "path": record on the node} or null}
+     "problems": [text...], "remote": {"host": argv prefix, "path": record on the node} or null,
+     "momentary": whether nothing is held once it is done}
 
 Steps are ``perform.py``'s, identities ``identity.py``'s.
 """
@@ -122,6 +123,9 @@ def undo(path: str, record: dict[str, Any], persist: float = PERSIST) -> list[st
     record["state"] = "undoing"
     with contextlib.suppress(OSError):
         write(path, record)  # a full disk must keep nobody from healing
+    for who, _ in identity.helpers(path, mark=identity.STEP):
+        with contextlib.suppress(PermissionError):  # or it would do again what is undone here
+            identity.send(who, signal.SIGKILL)
     context = perform.Context(path, record["spawned"], undoing=True)
     stopped = {step.get("key") for step in record["undo"] if step["op"] == "stop"}
     left = [{"op": "stop", "key": key} for key in record["spawned"] if key not in stopped] + record["undo"]
@@ -144,6 +148,11 @@ def undo(path: str, record: dict[str, Any], persist: float = PERSIST) -> list[st
             write(path, record)
         return problems
     return forget(path)
+
+
+def held(record: dict[str, Any]) -> bool:
+    """Whether somebody is there who takes the fault out: its dead-man; for one on another machine, who put it in."""
+    return identity.alive(record["controller"] if record.get("remote") else record["deadman"])
 
 
 def forget(path: str) -> list[str]:

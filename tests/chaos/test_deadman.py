@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -154,6 +155,28 @@ def test_both_killed_during_the_undo_recover_ends_it(tmp_path: Path, own_home: P
     assert recovering.recover().failed == []
     assert not second.exists()
     assert records(own_home) == []
+
+
+def test_a_program_that_outlives_its_deadman_is_ended_before_the_undo(tmp_path: Path, own_home: Path) -> None:
+    """Or it would do again what is undone already, and no record would tell of it."""
+    first, second = tmp_path / "1", tmp_path / "2"
+    program = steps.run(["sh", "-c", f"touch {first}; sleep 2; touch {second}"])
+    process = controller(60, do=[program], undo=[gone(first), gone(second)])
+    assert eventually(first.exists)
+    kill_both(process, own_home)
+    assert recovering.recover().failed == []
+    assert not eventually(lambda: first.exists() or second.exists(), 3)
+
+
+def test_nothing_is_put_in_while_recover_clears(own_home: Path) -> None:
+    (own_home / "chaos" / "undo").mkdir(parents=True)
+    recover_ = threading.Thread(target=recovering.recover)
+    with recovering.alone("plan"):
+        recover_.start()
+        recover_.join(0.5)
+        assert recover_.is_alive()
+    recover_.join(5)
+    assert not recover_.is_alive()
 
 
 def test_recover_ends_a_fault_that_a_living_controller_holds(tmp_path: Path, own_home: Path) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from chaos import agent, identity, inject, places, recover
-from chaos.fault import Refused
-from tests.chaos.framework import eventually, records
+from chaos import agent, identity, inject, places, recover, steps
+from chaos.fault import Fault, Refused
+from tests.chaos.framework import Steps, eventually, records
 
 # What sshd does of it: the words after the host, joined by blanks, go to the user's shell. Its home is the node's.
 _SSH = """#!/bin/sh
@@ -91,8 +91,33 @@ def test_a_controller_that_dies_leaves_nothing_on_the_node(cluster: Any, own_hom
     controller.communicate()
     assert eventually(lambda: not victim.stopped and list(remote.iterdir()) == [])
     assert len(records(own_home)) == 1
+    with pytest.raises(Refused, match="Nobody takes it out any more, but: exaserve chaos recover"):
+        inject.start("replica_freeze", "replica-0", places.open(str(inventory)), 60)
     assert len(recover.recover().undone) == 1
     assert records(own_home) == []
+
+
+def test_a_node_that_can_not_keep_a_record_gets_no_fault(cluster: Any, own_home: Path) -> None:
+    _, inventory, remote = cluster
+    remote.parents[1].write_text("a file where its folder should be")
+    with pytest.raises(Refused, match=r"no undo record, so no fault: .*; nothing was done"):
+        inject.start("replica_freeze", "replica-0", places.open(str(inventory)), 60)
+    assert records(own_home) == []
+
+
+def test_a_restart_of_the_node_that_takes_the_deadman_with_it_is_well(
+    cluster: Any, own_home: Path, tmp_path: Path
+) -> None:
+    _, inventory, remote = cluster
+    mark = tmp_path / "mark"
+    restart = Steps([steps.run(["sh", "-c", f"(sleep 0.5; kill -9 $PPID; touch {mark}) &"])], [], str(mark))
+    restart.momentary = True
+    place = places.open(str(inventory))
+    (injection,) = inject.start(
+        Fault("restart", "node", "", (restart,)), "node-1", place, 30, allow_last=True
+    )
+    assert injection.over
+    assert records(own_home) == list(remote.iterdir()) == []
 
 
 def test_controller_and_deadman_killed_recover_heals_the_node(cluster: Any, own_home: Path) -> None:
