@@ -334,12 +334,13 @@ def test_chaos_run_of_the_crash_experiment_completes_without_deviation(
     wait_for("both replicas", lambda: all_ready(real_stack), 60)
     wait_for("no alert", lambda: not active_alerts(real_stack), 120, 1)
     wait_for("no error in the last minute", lambda: not query(real_stack, RECENT_ERRORS), 120, 1)
-    wait_for("answers in time", lambda: probes.slo_attainment(real_stack.prometheus) >= 0.95, 120, 1)
+    wait_for("answers in time", lambda: probes.slo_attainment(real_stack.prometheus, seconds=10) >= 0.95, 120, 1)
     env = os.environ | {
         "EXASERVE_ROUTER": real_stack.router,
         "EXASERVE_ADMIN": real_stack.admin,
         "EXASERVE_PROMETHEUS": real_stack.prometheus,
-        "EXASERVE_RATE": "1",  # what one replica on one core can take while the other one starts
+        "EXASERVE_RATE": "1",  # what one replica can take while the other one starts and takes a core and more
+        "EXASERVE_TTFT": "10",
     }
     experiment = ROOT / "chaos" / "experiments" / "replica-crash.yaml"
     run = subprocess.run(
