@@ -16,6 +16,8 @@ from chaos.place import Node, Part
 from tests.chaos.framework import Here, eventually, records
 from tests.chaos.small_stack import SmallStack, small_stack
 
+pytestmark = pytest.mark.xdist_group("control")  # one worker sets up what they share
+
 _PRELOAD = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 
 
@@ -115,8 +117,6 @@ def test_a_clock_of_a_process_that_was_not_started_for_it_is_refused(stack: Smal
 
 _SERVER = """
 import http.server, sys
-
-pytestmark = pytest.mark.xdist_group("control")  # one worker sets up what they share
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.send_header("content-length", "0"); self.end_headers()
