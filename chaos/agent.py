@@ -115,7 +115,8 @@ class Agent:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
+                self._process.wait(5.0)
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import importlib.util
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -19,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ class Load:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
-            preexec_fn=_die_with_parent,
+            preexec_fn=_dies_with_us(),
             process_group=0,
         )
 
@@ -163,9 +164,16 @@ def _file(profile: str) -> Path:
     return path
 
 
-def _die_with_parent() -> None:
-    """The load must not outlive whoever watches it, however that ends."""
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGTERM)
+def _dies_with_us() -> Callable[[], None]:
+    """For Popen's ``preexec_fn``: the load must not outlive whoever watches it, however that ends."""
+    libc, parent = ctypes.CDLL(None), os.getpid()
+
+    def in_child() -> None:
+        libc.prctl(_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died between fork and prctl
+            os._exit(1)
+
+    return in_child
 
 
 _running: Load | None = None

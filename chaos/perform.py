@@ -103,8 +103,14 @@ def _program(context: Context, argv: list[str], step: dict[str, Any]) -> None:
             if late or context.stop():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                raise StepError(f"{' '.join(argv)}: {'no end' if late else 'not wanted any more'}")
+                why = "no end" if late else "not wanted any more"
+                try:
+                    process.wait(5.0)
+                except (
+                    subprocess.TimeoutExpired
+                ):  # in the kernel, on storage that hangs; others are not to wait for it
+                    why += f", and process {process.pid} can't be killed"
+                raise StepError(f"{' '.join(argv)}: {why}")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.02)
         said.seek(0)
@@ -129,7 +135,13 @@ def _spawn(context: Context, step: dict[str, Any]) -> None:
     if not _inside(context, step):
         return
     key, ready = step["key"], step.get("ready", "")
-    libc = ctypes.CDLL(None)
+    libc, us = ctypes.CDLL(None), os.getpid()
+
+    def dies_with_us() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != us:  # killed between fork and prctl
+            os._exit(1)
+
     with _scratch() as said:
         try:
             process = subprocess.Popen(
@@ -139,7 +151,7 @@ def _spawn(context: Context, step: dict[str, Any]) -> None:
                 stderr=said,
                 env={**os.environ, **step.get("env", {}), identity.MARK: context.mark},
                 start_new_session=True,
-                preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
+                preexec_fn=dies_with_us,
             )
         except OSError as error:
             raise StepError(f"{step['argv'][0]}: {error.strerror or error}") from None

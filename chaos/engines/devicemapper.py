@@ -57,10 +57,10 @@ class DeviceMapper(Engine):
         if isinstance(found, str):
             raise Refused(f"{target.name}: {found}")
         do, undo = self.table(found, p), found.table
-        node = target.node
         return Plan(
-            [steps.run(["sh", "-c", _LOAD, "sh", found.name, do], node=node)],
-            [steps.run(["sh", "-c", _LOAD, "sh", found.name, undo], node=node, absent=["does not exist"])],
+            [steps.run(["sh", "-c", _LOAD, "sh", found.name, do], node=target.node)],
+            # Not inside a lab's node: volumes are the machine's and outlive it.
+            [steps.run(["sh", "-c", _LOAD, "sh", found.name, undo], absent=["does not exist"])],
             (f"dm:{target.node.name if target.node else ''}:{found.name}",),
         )
 

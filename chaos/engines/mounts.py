@@ -14,7 +14,7 @@ from chaos import steps
 from chaos.engines import rights, storage_reader
 from chaos.engines.storage_reader import Mount
 from chaos.fault import Engine, Refused, Target
-from chaos.place import Place
+from chaos.place import Node, Place
 from chaos.steps import Step
 
 #: Where mounts are held that were taken away. Gone after a restart, as they are.
@@ -68,6 +68,23 @@ def below(target: Target) -> str | None:
     return inside[0] if inside else None
 
 
+def keeper(target: Target, path: str) -> Node | None:
+    """Where to undo what was done to the file system at the path itself; None: here.
+
+    A lab's storage is mounted here and only seen in the node, so what was done to it outlives the node, and a step
+    inside a node that is gone does nothing. What only the node has mounted ends with it.
+    """
+    node = target.node
+    assert node is not None
+    if node.init is None:
+        return node
+    there, ours = storage_reader.mount_of(node, path), storage_reader.mount_of(Node("here"), path)
+    if there is None or ours is None:
+        return node
+    same = (there.point, there.root, there.device) == (ours.point, ours.root, ours.device)
+    return None if same else node
+
+
 def hold_of(target: Target) -> str:
     """The folder at which this target's mount is held."""
     assert target.node is not None
@@ -94,14 +111,16 @@ def remount(target: Target, mount: Mount, **change: str) -> Step:
 
     ``read`` changes this mount point alone, in this node's view; ``size`` the whole file system.
     """
+    node = target.node
     if "size" in change:
+        node = keeper(target, target.mount)
         options = f"remount,size={change['size']}"
     else:
         # Without its other flags a bind remount would take nosuid, nodev … away.
         kept = [o for o in mount.options if o not in ("ro", "rw")]
         options = ",".join(["remount", "bind", change["read"], *kept])
     gone = ("not mounted", "no mount point", "mount point does not exist", "not found in")
-    return steps.run(["mount", "-i", "-o", options, target.mount], node=target.node, absent=gone)
+    return steps.run(["mount", "-i", "-o", options, target.mount], node=node, absent=gone)
 
 
 def _shell(target: Target, script: str, *arguments: str) -> Step:

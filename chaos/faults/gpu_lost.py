@@ -16,6 +16,7 @@ import psutil
 from pydantic import Field
 
 from chaos import ask, identity, steps
+from chaos.engines.fuse import BELT
 from chaos.fault import Engine, Fault, Parameters, Plan, Proof, Target
 from chaos.place import Place
 
@@ -79,7 +80,8 @@ class Reading(Engine):
 
     def plan(self, target: Target, p: Any, duration: float) -> Plan:
         _, control = _page(target)
-        text = json.dumps({"lost": [p.gpu], "until": time.time() + duration})
+        # Counted from now, while the duration begins with the injection: earlier targets are proven first.
+        text = json.dumps({"lost": [p.gpu], "until": time.time() + duration + BELT})
         return Plan([steps.write(control, text)], [steps.remove(control)], claims=(f"nvml:{Path(control)}",))
 
     def prove(self, target: Target, p: Any, before: Any) -> Proof:

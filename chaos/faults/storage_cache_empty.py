@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from chaos import steps
-from chaos.engines import storage_reader
+from chaos.engines import mounts, storage_reader
 from chaos.fault import Engine, Fault, Parameters, Plan, Proof, Target
 
 # $1: the folder, $2: where it waits, $3: where what took its place is put, to be removed. From any state.
@@ -57,7 +57,8 @@ class Rename(Engine):
         path = _path(target, p)
         away, new = f"{path}.chaos-away", f"{path}.chaos-new"
         move = steps.run(["mv", "-n", "-T", path, away], node=target.node)
-        back = steps.run(["sh", "-c", _BACK, "sh", path, away, new], node=target.node, timeout=60.0)
+        where = mounts.keeper(target, path)
+        back = steps.run(["sh", "-c", _BACK, "sh", path, away, new], node=where, timeout=60.0)
         return Plan([move], [back], (f"folder:{target.node.name if target.node else ''}:{path}",))
 
     def prove(self, target: Target, p: CacheEmpty, before: Any) -> Proof:

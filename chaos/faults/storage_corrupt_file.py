@@ -102,7 +102,8 @@ class Cover(_Differs, mounts.MountEngine):
         path = f"{target.mount}/{short}"
         copy = f"{COPIES}/corrupt-{hashlib.sha256(f'{target.name}/{short}'.encode()).hexdigest()[:12]}"
         make = [storage_reader.python(target.node), "-I", "-c", _COPY, path, copy, str(p.start), str(p.every)]
-        remove = steps.run(["sh", "-c", _REMOVE, "sh", copy], node=target.node)
+        # Not inside a lab's node: its mount ends with it, the copy lies here and does not.
+        remove = steps.run(["sh", "-c", _REMOVE, "sh", copy])
         return Plan(
             [
                 steps.mkdir(COPIES),

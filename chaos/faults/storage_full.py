@@ -92,8 +92,8 @@ class Fill(_NoSpace, mounts.MountEngine):
             raise Refused(f"{target.name}: its space can't be read; nothing was done")
         file, size = f"{target.mount}/{FILL}", space["free"]
         fill = steps.run(["sh", "-c", _FILL, "sh", file, str(size)], node=target.node, timeout=60.0)
-        # Removed from inside the node: its view of the mount need not be ours.
-        return Plan([fill], [steps.run(["rm", "-f", file], node=target.node)], (f"space:{target.name}",))
+        remove = steps.run(["rm", "-f", file], node=mounts.keeper(target, file))
+        return Plan([fill], [remove], (f"space:{target.name}",))
 
 
 def _size(mount: storage_reader.Mount) -> str | None:

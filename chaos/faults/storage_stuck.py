@@ -131,7 +131,7 @@ class Freeze(_Hangs, mounts.MountEngine):
     def plan(self, target: Target, p: Stuck, duration: float) -> Plan:
         thaw = steps.run(
             ["fsfreeze", "--unfreeze", target.mount],
-            node=target.node,
+            node=mounts.keeper(target, target.mount),
             # Not frozen (any more), or not there.
             absent=["Invalid argument", "No such file or directory"],
         )

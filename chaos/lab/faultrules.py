@@ -191,11 +191,15 @@ class Folder:
         try:
             with os.scandir(self.folder) as entries:
                 for entry in entries:
-                    if entry.name.endswith(".json"):
+                    if not entry.name.endswith(".json"):
+                        continue
+                    try:
                         s = os.stat(entry.path)
-                        seen[entry.name] = (s.st_ino, s.st_mtime_ns, s.st_size)
+                    except OSError:
+                        continue  # taken away between the two calls; the others' rules must not lapse with it
+                    seen[entry.name] = (s.st_ino, s.st_mtime_ns, s.st_size)
         except OSError:
-            pass  # a file that was taken away between the two calls is read at the next look
+            pass  # the folder is gone
         return seen
 
     def _read(self, name: str) -> None:

@@ -69,6 +69,10 @@ class Storage(Place):
         run("mount", self.loop, str(self.paths["disk"]))
         self._fill(self.paths["disk"])
         run("sync", "--file-system", str(self.paths["disk"]))  # or the first direct read would write first
+        self.start_node()
+
+    def start_node(self) -> None:
+        """Also after ``kill_node``: its mounts are then those of the machine."""
         self.holder = subprocess.Popen(
             ["unshare", "-m", "--propagation", "slave", "sh", "-c", "echo up; exec sleep 3600"],
             stdout=subprocess.PIPE,
@@ -77,6 +81,11 @@ class Storage(Place):
         assert self.holder.stdout is not None
         assert self.holder.stdout.readline() == "up\n"
         self.init = identity.of(self.holder.pid)
+
+    def kill_node(self) -> None:
+        """As ``node_killed`` does: with its first process its view of the mounts goes, the machine's stay."""
+        self.holder.kill()
+        self.holder.communicate()
 
     @staticmethod
     def _fill(folder: Path) -> None:
@@ -149,10 +158,12 @@ class Storage(Place):
         }
 
     def end(self) -> None:
-        self.holder.kill()
-        self.holder.communicate()
+        self.kill_node()
         self.daemon.kill()
         self.daemon.communicate()
+        # One that a failed test left frozen would keep its loop device for good.
+        disk = str(self.paths["disk"])
+        subprocess.run(["fsfreeze", "--unfreeze", disk], capture_output=True, check=False)
         for path in (*self.paths.values(), self.folder):
             subprocess.run(["umount", "-l", str(path)], capture_output=True, check=False)
         subprocess.run(["losetup", "--detach", self.loop], capture_output=True, check=False)

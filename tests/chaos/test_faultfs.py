@@ -84,6 +84,27 @@ def test_rules_come_and_go_with_their_files_and_a_wrong_file_changes_nothing(tmp
     assert folder.files == {"b.json": "ok"}
 
 
+def test_a_file_that_goes_while_the_folder_is_read_takes_no_other_rules_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = faultrules.Folder(tmp_path)
+    for name in "abc":
+        (tmp_path / f"{name}.json").write_text('{"rules": [{"fault": "hang"}]}')
+    folder.changed()
+    with os.scandir(tmp_path) as entries:
+        first = next(entries).name  # all others come after it
+    look = os.stat
+
+    def stat(path: str) -> os.stat_result:
+        (tmp_path / first).unlink(missing_ok=True)
+        return look(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(faultrules.os, "stat", stat)
+        folder.changed()
+    assert [r.source for r in folder.rules()] == sorted({"a.json", "b.json", "c.json"} - {first})
+
+
 def test_rules_are_over_when_their_time_is(tmp_path: Path) -> None:
     folder = faultrules.Folder(tmp_path)
     (tmp_path / "a.json").write_text(json.dumps({"rules": [{"fault": "hang"}], "until": time.time() - 1}))

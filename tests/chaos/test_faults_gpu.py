@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from chaos import ask, inject, nvml
-from chaos.fault import Refused
+from chaos.fault import Refused, Target
 from chaos.faults import gpu_lost
 from tests.chaos.framework import Here, eventually, records
 from tests.chaos.simulated import ROOT
@@ -90,6 +91,18 @@ def test_an_exporter_that_reads_the_driver_itself_is_refused(monkeypatch: pytest
     finally:
         process.terminate()
         process.wait(10)
+
+
+def test_it_lasts_its_duration_although_other_targets_were_put_in_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = tmp_path / "control"
+    monkeypatch.setenv("EXASERVE_NVML_CONTROL", str(control))
+    monkeypatch.setattr(gpu_lost, "_page", lambda target: ("", str(control)))
+    (step,) = gpu_lost.Reading().plan(Target("here", Here()), gpu_lost.LostParameters(gpu=1), 0.2).do
+    time.sleep(0.3)  # the others' turn
+    control.write_text(step["text"])
+    assert nvml.lost() == {1}
 
 
 def only_ours(monkeypatch: pytest.MonkeyPatch, control: Path) -> None:

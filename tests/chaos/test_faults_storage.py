@@ -40,6 +40,14 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[storage_lab.St
 
 
 @pytest.fixture
+def own(tmp_path: Path) -> Iterator[storage_lab.Storage]:
+    """Storage of this test alone, whose node may die."""
+    place = storage_lab.Storage(tmp_path / "storage")
+    yield place
+    place.end()
+
+
+@pytest.fixture
 def whole(storage: storage_lab.Storage) -> Iterator[storage_lab.Storage]:
     """The storage; the test fails if anything is not as it was before."""
     before = storage.seen()
@@ -423,6 +431,60 @@ def test_a_fault_goes_when_its_controller_is_killed(
         controller.communicate()
     # How fast is the dead-man's own matter (test_inject); here: that all of it goes.
     assert eventually(lambda: list(recover.records()) == [] and whole_again(whole, before))
+
+
+DEAD_NODE = [
+    ("storage_full", "local", {}),
+    ("storage_full", "disk", {}),
+    ("storage_cache_empty", "local", {}),
+    ("storage_cache_empty", "shared", {}),
+    ("storage_corrupt_file", "local", {}),
+    ("storage_stuck", "disk", {"operations": "write"}),
+    ("storage_gone", "disk", {}),
+    ("storage_read_only", "disk", {}),
+    ("storage_slow", "disk", {"latency": 0, "bytes_per_second": 4e5}),
+    ("storage_io_error", "shared", {}),
+]
+
+
+@pytest.mark.parametrize(("name", "mount", "parameters"), DEAD_NODE)
+def test_a_fault_is_undone_whole_when_its_node_has_died_meanwhile(
+    own: storage_lab.Storage, name: str, mount: str, parameters: dict[str, Any]
+) -> None:
+    before = own.seen()
+    with inject.held(name, f"node-1/{mount}", own, LONG, parameters):
+        own.kill_node()
+    own.start_node()
+    for path in map(str, own.paths.values()):
+        found = storage_reader.measure(own.node(), path, "write")
+        assert (found["hung"], found["errors"]) == (None, {}), path
+    assert own.seen() == before
+    assert list(recover.records()) == []
+
+
+def test_a_volume_is_put_right_on_the_machine_not_in_a_node_that_may_be_gone(
+    storage: storage_lab.Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devicemapper, "linear", lambda target: devicemapper.Linear("vg-lv", 8, "8:3", 0))
+    engine = fault.load("storage_io_error").engines[1]
+    target = fault.Target("node-1/disk", storage, storage.node(), mount=str(storage.paths["disk"]))
+    plan = engine.plan(target, fault.load("storage_io_error").parse({}), LONG)
+    assert plan.do[0]["inside"] == storage.init
+    assert "inside" not in plan.undo[0]
+    assert plan.undo[0]["argv"][-2:] == ["vg-lv", "0 8 linear 8:3 0"]
+
+
+def test_what_only_the_node_has_mounted_is_put_right_inside_it(storage: storage_lab.Storage) -> None:
+    folder = str(storage.paths["local"] / "own")
+    target = fault.Target("node-1/own", storage, storage.node(), mount=folder)
+    assert on_node(storage, "mkdir", folder) == ""
+    try:
+        assert mounts.keeper(target, folder) is None, "the machine's tmpfs"
+        assert on_node(storage, "mount", "-t", "tmpfs", "own", folder) == ""
+        assert mounts.keeper(target, folder) == storage.node()
+    finally:
+        on_node(storage, "umount", folder)
+        on_node(storage, "rmdir", folder)
 
 
 def test_a_fault_ends_by_itself_after_its_duration(whole: storage_lab.Storage) -> None:
