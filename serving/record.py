@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -18,6 +19,17 @@ from serving.home import home, write_whole
 from serving.launch.local import Identity
 
 PHASES = ("preparing", "starting", "ready", "stopping")
+
+
+class NotEnded(Exception):
+    """Parts that live on after SIGKILL; the message names them, for the user. Their record is kept."""
+
+    def __init__(self, parts: list[PartRecord]) -> None:
+        named = ", ".join(f"{p.name} (pid {p.identity.pid if p.identity else '?'})" for p in parts)
+        super().__init__(
+            f"SIGKILL did not end {named}: the kernel holds it, mostly for a GPU or a disk that does not answer. "
+            "Memory and port stay taken until it lets go, or the machine is restarted; then exaserve down again"
+        )
 
 
 @dataclass
@@ -87,6 +99,17 @@ def remove() -> None:
     path().unlink(missing_ok=True)
 
 
+def close(found: Record) -> list[PartRecord]:
+    """The stack has ended: its record goes. It stays, with the parts that still live, if there are any: these."""
+    found.parts = [p for p in found.parts if p.identity and p.identity.alive()]
+    if found.parts:
+        with contextlib.suppress(OSError):  # a full disk: then the one before stays, which names them too
+            found.write()
+    else:
+        remove()
+    return found.parts
+
+
 def lock() -> int | None:
     """Take the stack's lock for as long as this process lives: its file descriptor, or None if another has it.
 
@@ -117,7 +140,7 @@ def clean_stale(seconds: float = 5.0) -> list[str]:
     """Kill what a supervisor that is gone left behind, and its record: names of what was killed.
 
     Only to be called while nobody holds the lock, or after its holder was killed. A recorded pid that now
-    belongs to another process is left alone.
+    belongs to another process is left alone. Raises NotEnded if something lives on.
     """
     stale = read()
     if stale is None:
@@ -128,7 +151,9 @@ def clean_stale(seconds: float = 5.0) -> list[str]:
         assert part.identity is not None
         part.identity.signal(signal.SIGKILL, group=True)
     wait_gone([p.identity for p in left if p.identity], seconds)
-    remove()
+    alive = close(stale)
+    if alive:
+        raise NotEnded(alive)
     return [p.name for p in left]
 
 

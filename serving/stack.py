@@ -74,8 +74,9 @@ def up(
         return 0
     stop = Stop(detached)
     screen = Screen()
+    rec: record.Record | None = None
     try:
-        for name in record.clean_stale():
+        for name in _clean_stale():
             screen.say(f"{name} was left over from a stack that was killed; ended it")
         me = identity(os.getpid())
         if me is None:
@@ -98,7 +99,8 @@ def up(
     except OSError as error:
         raise StackError(f"{error.filename or record.run_folder()}: {error.strerror or error}") from None
     finally:
-        record.remove()
+        if rec is not None:
+            record.close(rec)
 
 
 def _prepare(config: Config, rec: record.Record, say: Say, which: Collection[str]) -> Supervisor:
@@ -180,8 +182,10 @@ def _run(
     finally:
         first = stop.count
         supervisor.stop(lambda: stop.count > max(1, first))
-    if failed:
-        raise StackError(str(failed))
+    left = supervisor.left()
+    problems = ([str(failed)] if failed else []) + ([str(record.NotEnded(left))] if left else [])
+    if problems:
+        raise StackError("\n".join(problems))
     say("everything has ended")
     return 0 if supervisor.up else 130
 
@@ -320,7 +324,9 @@ def down(say: Say) -> None:
     if not record.wait_gone([found.supervisor], _DOWN_SECONDS):
         say(f"it did not end within {_DOWN_SECONDS:.0f} s; killing it and its parts")
         found.supervisor.signal(signal.SIGKILL)
-        record.wait_gone([found.supervisor], 5)
+        if not record.wait_gone([found.supervisor], 5):
+            itself = record.PartRecord("exaserve up", "", identity=found.supervisor)
+            raise StackError(str(record.NotEnded([itself])))
     if _clean() is None:
         raise StackError("another exaserve up has started meanwhile; see: exaserve status")
     say(f"everything has ended, after {time.monotonic() - begin:.1f} s")
@@ -329,14 +335,21 @@ def down(say: Say) -> None:
 def _clean() -> list[str] | None:
     """Clean up after a supervisor that is gone, holding its lock: what another ``up`` has just started is not stale.
 
-    Names of what was killed; None if a supervisor lives.
+    Names of what was killed; None if a supervisor lives. Raises StackError if something does not end.
     """
     if not record.lock_path().exists():  # nothing ever ran here, and nothing is made for it
-        return record.clean_stale()
+        return _clean_stale()
     lock = record.lock()
     if lock is None:
         return None
     try:
-        return record.clean_stale()
+        return _clean_stale()
     finally:
         os.close(lock)
+
+
+def _clean_stale() -> list[str]:
+    try:
+        return record.clean_stale()
+    except record.NotEnded as error:
+        raise StackError(str(error)) from None

@@ -27,6 +27,7 @@ _SERVICES_EVERY = 2.0
 _BOUND_EVERY = 2.0
 _BACKOFF_MAX = 60.0
 _GOOD_LIFE = 60.0  # a part that lived this long starts again with the first, short pause
+_KILL_SECONDS = 5.0  # after SIGKILL; who lives then is held by the kernel, which may take for ever
 _START_TRIES = 2  # a required part that dies this often before it was ever ready ends the start
 
 Say = Callable[[str], None]
@@ -239,7 +240,10 @@ class Supervisor:
     # --- the end -------------------------------------------------------------------------------------
 
     def stop(self, at_once: Callable[[], bool]) -> None:
-        """End everything in order: router (drains), replicas, the rest. ``at_once`` is asked all the time."""
+        """End everything in order: router (drains), replicas, the rest. ``at_once`` is asked all the time.
+
+        What even SIGKILL does not end is said and left: see ``left``.
+        """
         self.record.phase = "stopping"
         for r in self.running:
             r.next_start = None
@@ -253,16 +257,34 @@ class Supervisor:
             r.process.terminate()
             r.record.state = "stopping"
         self.save()
-        while left := [r for r in group if r.process]:
-            for r in left:
-                assert r.process is not None
-                took = time.monotonic() - begin
-                if r.process.ended() is not None:
-                    r.process, r.record.identity = None, None
-                    self._state(r, "ended", f"in {took:.1f} s")
-                elif at_once() or took > r.part.stop_seconds:
-                    r.process.kill()
+        killed: dict[str, float] = {}
+        while group:
+            group = [r for r in group if not self._is_over(r, begin, killed, at_once)]
             time.sleep(0.02)
+
+    def _is_over(
+        self, r: Running, begin: float, killed: dict[str, float], at_once: Callable[[], bool]
+    ) -> bool:
+        """Whether nothing of a part is waited for any more. killed: when each got its first SIGKILL, by name."""
+        assert r.process is not None
+        now = time.monotonic()
+        if r.process.ended() is not None:
+            r.process, r.record.identity = None, None
+            self._state(r, "ended", f"in {now - begin:.1f} s")
+            return True
+        if r.part.name not in killed and not at_once() and now - begin <= r.part.stop_seconds:
+            return False
+        r.process.kill()  # again and again: its group may have grown
+        if now - killed.setdefault(r.part.name, now) <= _KILL_SECONDS:
+            return False
+        self._state(
+            r, "stuck", f"pid {r.process.pid} lives {_KILL_SECONDS:g} s after SIGKILL; going on without"
+        )
+        return True
+
+    def left(self) -> list[PartRecord]:
+        """After ``stop``: what did not end."""
+        return [r.record for r in self.running if r.process]
 
     # --- what is said --------------------------------------------------------------------------------
 

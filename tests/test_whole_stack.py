@@ -334,7 +334,9 @@ def test_chaos_run_of_the_crash_experiment_completes_without_deviation(
     wait_for("both replicas", lambda: all_ready(real_stack), 60)
     wait_for("no alert", lambda: not active_alerts(real_stack), 120, 1)
     wait_for("no error in the last minute", lambda: not query(real_stack, RECENT_ERRORS), 120, 1)
-    wait_for("answers in time", lambda: probes.slo_attainment(real_stack.prometheus, seconds=10) >= 0.95, 120, 1)
+    wait_for(
+        "answers in time", lambda: probes.slo_attainment(real_stack.prometheus, seconds=10) >= 0.95, 120, 1
+    )
     env = os.environ | {
         "EXASERVE_ROUTER": real_stack.router,
         "EXASERVE_ADMIN": real_stack.admin,

@@ -3,40 +3,84 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from chaos import places
 from chaos.acceptance.bench import Bench
 from chaos.acceptance.result import Result
 from chaos.acceptance.rows import Row
 from chaos.fault import ActivityFailed
+from chaos.lab import build, state
 
 #: Of the lab that is built: its monitoring looks often enough for rows of seconds, and engines may queue as by default,
 #: which the row of the peak makes shorter.
 LAB = ("--nodes", "4", "--regions", "2")
 SETTINGS = ("monitoring.scrape_interval=1.0", "router.max_queue_depth=32")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Say = Callable[[str], None]
 
 
 class LabFailed(Exception):
-    """The lab could not be built; what it said is on the screen."""
+    """There is no lab of our own: it could not be built (what it said is on the screen), or somebody has one."""
 
 
 @contextmanager
 def own_lab(name: str, say: Say) -> Iterator[str]:
-    """A lab of that name, taken down at the end whatever happens. Raises LabFailed."""
+    """A lab of that name, taken down at the end whatever happens. Raises LabFailed, KeyboardInterrupt (SIGTERM too).
+
+    One that is up is refused: it is somebody's, or what a run that was killed has left, with whatever it changed.
+    """
+    _refuse_one_that_is_up(name)
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
+    with _interruptible():
+        try:
+            if _lab(say, "up", "--name", name, *LAB, *settings):
+                raise LabFailed(
+                    f"the lab could not be built; see above, or try: exaserve lab up --name {name}"
+                )
+            yield f"lab:{name}"
+        finally:
+            for number in _SIGNALS:  # a second Ctrl-C must not leave half a lab
+                signal.signal(number, signal.SIG_IGN)
+            _lab(say, "down", "--name", name)
+
+
+def _refuse_one_that_is_up(name: str) -> None:
     try:
-        if _lab(say, "up", "--name", name, *LAB, *settings):
-            raise LabFailed(f"the lab could not be built; see above, or try: exaserve lab up --name {name}")
-        yield f"lab:{name}"
+        found = state.read(name)
+        if found is None or not (build.is_up(found) or build.being_built(found)):
+            return
+    except state.LabError as error:
+        raise LabFailed(str(error)) from None
+    raise LabFailed(
+        f"--name: a lab {name!r} is up already, and rows change and remove theirs. If nobody needs it: "
+        f"exaserve lab down --name {name}; else give another --name, or try it as it is: --place lab:{name}"
+    )
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP are as Ctrl-C, so that what was put in is taken out. What is ignored (nohup) stays so."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if before[number] != signal.SIG_IGN:
+                signal.signal(number, stop)
+        yield
     finally:
-        _lab(say, "down", "--name", name)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run(

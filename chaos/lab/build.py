@@ -87,9 +87,11 @@ def up(
     lacking = problems()
     if lacking:
         raise LabError("\n".join(lacking))
-    owner = network.owner(name)
-    if owner not in (None, "", str(state.folder(name))):
-        raise LabError(f"a lab {name!r} of another home is up ({owner}); give this one another --name", True)
+    if teardown.is_foreign(name):
+        raise LabError(
+            f"a lab {name!r} of another home is up ({network.owner(name)}); give this one another --name",
+            True,
+        )
     left = teardown.remove(name)
     if left:
         say(f"removed what was left of an earlier lab {name!r}: {', '.join(left)}")

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import typer
 
 from chaos import identity
-from chaos.lab import build, node, state, teardown, view
+from chaos.lab import build, faults, node, state, storage, teardown, view
 from chaos.lab.state import LabError, State
 
 app = typer.Typer(
@@ -98,7 +98,8 @@ def up(
     """Build a lab and wait until every replica serves.
 
     Each node has an address of its own, its replicas and exporter (restarted when they die), a local disk that caches
-    the model, and shared storage that can be made slow, full, broken or stuck.
+    the model, and shared storage that can be made slow, full, broken or stuck. A lab that is up stays as it is; shared
+    storage whose process has died is mounted anew.
 
     \b
       exaserve lab up --nodes 4             # in seconds
@@ -114,20 +115,19 @@ def up(
         for text in set_ or []:
             if "=" not in text or "." not in text.partition("=")[0]:
                 raise LabError(f"--set: {text!r}: give KEY=VALUE, like router.workers=2", True)
-        if not build.problems():
-            with state.alone(name):
-                found = state.read(name)
-                if found is not None and build.is_up(found):
-                    _say(
-                        f"lab {name!r} is up already; exaserve lab status shows it, exaserve lab down ends it"
-                    )
-                    down_ones = [n["name"] for n in found["nodes"] if not node.up(n)]
-                    if down_ones:
-                        _say(f"down: {', '.join(down_ones)}; exaserve lab node start NODE brings one back")
-                    return
-                found = build.up(name, _say, nodes, replicas, real, regions, profile, set_ or [])
-        else:
-            found = build.up(name, _say)  # says what is missing
+        lacking = build.problems()
+        if lacking:
+            raise LabError("\n".join(lacking))
+        teardown.check_outside()
+        with state.alone(name):
+            if _is_up_already(name):
+                return
+            state.mark_ending(name)
+        faults.take_out(name, _say)  # of an earlier lab that was not ended by `down`
+        with state.alone(name):
+            if _is_up_already(name):  # another command has just built it
+                return
+            found = build.up(name, _say, nodes, replicas, real, regions, profile, set_ or [])
         option = "" if name == "lab" else f" --name {name}"
         for region in found["regions"]:
             _say(f"  {region['name']}: router {region['router']}, admin {region['admin']}")
@@ -135,6 +135,19 @@ def up(
                 _say(f"            prometheus {region['prometheus']}, alertmanager {region['alertmanager']}")
         _say(f"  look       exaserve lab status{option}; exaserve lab shell node-1{option}")
         _say(f"  end        exaserve lab down{option}")
+
+
+def _is_up_already(name: str) -> bool:
+    """Whether the lab is up. Then it says so, and puts right what is broken of its storage. Raises LabError, OSError."""
+    found = state.read(name)
+    if found is None or not build.is_up(found):
+        return False
+    _say(f"lab {name!r} is up already; exaserve lab status shows it, exaserve lab down ends it")
+    storage.ensure(found, found["nodes"], _say)
+    down_ones = [n["name"] for n in found["nodes"] if not node.up(n)]
+    if down_ones:
+        _say(f"down: {', '.join(down_ones)}; exaserve lab node start NODE brings one back")
+    return True
 
 
 @app.command()
@@ -179,6 +192,7 @@ def down(name: _Name = "lab") -> None:
         state.check_name(name)
         if os.geteuid() != 0:
             raise LabError("only root may remove a lab: sudo -E exaserve lab down")
+        teardown.check_outside()
         begin = time.monotonic()
         found = state.read(name)
         if found is not None and build.being_built(found):
@@ -186,10 +200,9 @@ def down(name: _Name = "lab") -> None:
             identity.send(found["builder"], signal.SIGTERM)
             identity.send(found["builder"], signal.SIGCONT)
         with state.alone(name):
-            found = state.read(name)
-            if found is not None:
-                found["phase"] = "ending"
-                state.write(found)
+            state.mark_ending(name)
+        faults.take_out(name, _say)
+        with state.alone(name):
             gone = teardown.remove(name)
         if gone:
             _say(f"lab {name!r} is gone after {time.monotonic() - begin:.1f} s: {', '.join(gone)}")
@@ -209,6 +222,7 @@ def node_start(
         entry = state.node_of(found, node_name)
         begin = time.monotonic()
         if not node.start(found, entry, _say):
+            storage.ensure(found, [entry], _say)
             _say(f"{node_name} is up")
             return
         if wait and not build.wait_node(entry):

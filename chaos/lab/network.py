@@ -13,18 +13,32 @@ from typing import Any
 
 from chaos.lab.state import LabError, State
 
+#: Seconds that one call of ip(8) or nft(8) may take.
+_SECONDS = 20.0
+
+
+def run(argv: list[str]) -> subprocess.CompletedProcess[str]:
+    """A network program run to its end, whatever its status. Raises LabError without it, or if it does not end."""
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except FileNotFoundError:
+        raise LabError(
+            f"{argv[0]} not found: serving/tools.sh lab, or sudo apt-get install iproute2 util-linux nftables"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise LabError(
+            f"{' '.join(argv)}: no end within {_SECONDS:g} s; another program keeps this machine's network busy, "
+            "so try again"
+        ) from None
+
 
 def ip(*arguments: str, node: int | None = None) -> str:
     """Output of ``ip``; node: process 1 of the node in whose network it runs. Raises LabError."""
-    argv = ["ip", *arguments] if node is None else ["nsenter", "-t", str(node), "-n", "--", "ip", *arguments]
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
-    except FileNotFoundError:
-        raise LabError(
-            f"{argv[0]} not found: serving/tools.sh lab, or sudo apt-get install iproute2 util-linux"
-        ) from None
+    done = run(
+        ["ip", *arguments] if node is None else ["nsenter", "-t", str(node), "-n", "--", "ip", *arguments]
+    )
     if done.returncode:
-        raise LabError(f"{' '.join(argv)}: {done.stderr.strip() or f'status {done.returncode}'}")
+        raise LabError(f"{' '.join(done.args)}: {done.stderr.strip() or f'status {done.returncode}'}")
     return done.stdout
 
 

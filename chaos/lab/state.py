@@ -24,7 +24,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,18 @@ def write(state: State) -> None:
         f.flush()
         os.fsync(f.fileno())
     os.replace(temporary, place / "lab.json")
+
+
+def mark_ending(name: str) -> None:
+    """From now on the lab is up for nobody. A disk on which that can't be written keeps nobody from removing it."""
+    found = read(name)
+    if found is None:
+        return
+    try:
+        write(found | {"phase": "ending"})
+    except OSError:  # full: removing a file needs no room, and without it the lab is not up either
+        with suppress(OSError):
+            (Path(found["folder"]) / "lab.json").unlink()
 
 
 @contextmanager

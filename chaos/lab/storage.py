@@ -54,7 +54,7 @@ def copy_model(state: State, source: Path) -> Path:
 
 def ensure(state: State, nodes: list[State], say: Callable[[str], None]) -> None:
     """The nodes' mounts as they should be: missing ones are made, dead ones made anew. Raises LabError, OSError."""
-    missing, started = fuse_missing(), []
+    missing, started, plain = fuse_missing(), [], False
     for node in nodes:
         place = Path(state["folder"]) / node["name"]
         place.mkdir(exist_ok=True)
@@ -67,14 +67,17 @@ def ensure(state: State, nodes: list[State], say: Callable[[str], None]) -> None
             mounts.mount(name, local, "tmpfs", mounts.NOSUID | mounts.NODEV, data=f"size={size},mode=755")
         if shared in there and (not there[shared].startswith("fuse") or daemon(shared) is not None):
             continue
+        if shared in there:
+            say(f"  {node['name']}: the process of its shared storage was gone; mounting that anew")
         while mounts.detach(shared):
-            pass  # a mount whose daemon died
+            pass
         Path(shared).mkdir(exist_ok=True)
         if missing:
             mounts.mount(str(server(state)), shared, flags=mounts.BIND)
+            plain = True
         else:
             started.append((node, _start_daemon(state, node)))
-    if missing:
+    if plain:
         say(f"  shared storage is a plain mount, its faults are not possible: {missing}")
     for node, process in started:
         _wait_mounted(state, node, process)

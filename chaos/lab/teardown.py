@@ -7,6 +7,7 @@ below its folder; tables of nftables that faults made for it in the machine's ow
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -28,12 +29,11 @@ def remove(name: str) -> list[str]:
 
     Raises LabError, after everything else is removed, if something can't be.
     """
-    if os.environ.get(MARK):
-        raise LabError("this is a shell inside of a lab; run it on the machine itself")
+    check_outside()
     place, found = str(folder(name)), []
     failed: list[str] = []
     try:
-        foreign = network.owner(name) not in (None, "", place)
+        foreign = is_foreign(name)
     except LabError as error:  # without ip(8); everything else goes all the same
         foreign = True
         failed.append(f"interfaces: {error}")
@@ -50,8 +50,8 @@ def remove(name: str) -> list[str]:
     for one, many, step in steps:
         try:
             count = step()
-        except (LabError, OSError) as error:
-            failed.append(f"{many}: {error}")
+        except (LabError, OSError, subprocess.SubprocessError) as error:
+            failed.append(f"{many}: {error}")  # the steps after it have to be tried
             continue
         if count:
             found.append(f"{count} {one if count == 1 else many}")
@@ -66,6 +66,17 @@ def remove(name: str) -> list[str]:
     if failed:
         raise LabError(f"lab {name!r} is not gone altogether: {'; '.join(failed)}")
     return found
+
+
+def check_outside() -> None:
+    """Raises LabError inside of a lab, where names mean something else."""
+    if os.environ.get(MARK):
+        raise LabError("this is a shell inside of a lab; run it on the machine itself")
+
+
+def is_foreign(name: str) -> bool:
+    """Whether a lab of that name is there that lies in another folder: of it only the name is ours. Raises LabError."""
+    return network.owner(name) not in (None, "", str(folder(name)))
 
 
 def processes(place: str) -> list[int]:
@@ -86,7 +97,7 @@ def leftovers(name: str) -> list[str]:
     place = str(folder(name))
     found = [f"process {pid}" for pid in processes(place)]
     found += [f"mount {m.path}" for m in mounts.below(place)]
-    if network.owner(name) in (None, "", place):
+    if not is_foreign(name):
         found += [f"interface {link}" for link in network.of(name)]
         found += [f"table {family} {table}" for family, table in _tables(name)]
     return found + [f"control group {group}" for group in _groups(name)]
@@ -103,23 +114,33 @@ def _end_all(place: str, groups: list[Path]) -> int:
             except ProcessLookupError:
                 continue
             seen.add(pid)
-        for group in groups:  # a frozen process dies once it is thawed
-            for file, text in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
-                if (group / file).exists():
-                    (group / file).write_text(text)
+        for group in groups:
+            _thaw(group)
         if time.monotonic() > end:
             raise LabError(f"not ended after {_SECONDS:.0f} s: {', '.join(map(str, left))}")
         time.sleep(0.05)
     return len(seen)
 
 
+def _thaw(group: Path) -> None:
+    """A frozen process dies once it is thawed. With its processes the group may go at any time: that is no error."""
+    for file, text in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+        with contextlib.suppress(OSError):  # who stays frozen is named when the time is over
+            if (group / file).exists():
+                (group / file).write_text(text)
+
+
 def _unmount_all(place: str) -> int:
-    count = 0
+    count, end = 0, time.monotonic() + _SECONDS
     while left := mounts.below(place):
         for mount in reversed(left):
             count += mounts.detach(mount.path)
-        if count > 10_000:
-            raise LabError(f"{left[-1].path} is mounted again and again")
+        if time.monotonic() > end:
+            raise LabError(
+                f"{left[-1].path} is still mounted after {_SECONDS:.0f} s: it can't be detached, or it is mounted "
+                f"again and again; look for who does that, or: umount -l {left[-1].path}"
+            )
+        time.sleep(0.01)
     return count
 
 
@@ -133,7 +154,7 @@ def _tables(name: str) -> list[tuple[str, str]]:
     """(family, name) of the lab's tables in the machine's own network; none where nft is not installed."""
     if shutil.which("nft") is None:
         return []
-    done = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, timeout=20, check=False)
+    done = network.run(["nft", "list", "tables"])
     pattern = rf"^table (\w+) (exal_{re.escape(name)}(?:_\S*)?)$"
     return [(m[1], m[2]) for m in re.finditer(pattern, done.stdout, re.MULTILINE)]
 
@@ -141,9 +162,7 @@ def _tables(name: str) -> list[tuple[str, str]]:
 def _remove_tables(name: str) -> int:
     there = _tables(name)
     for family, table in there:
-        done = subprocess.run(
-            ["nft", "delete", "table", family, table], capture_output=True, text=True, timeout=20, check=False
-        )
+        done = network.run(["nft", "delete", "table", family, table])
         if done.returncode and (family, table) in _tables(name):
             raise LabError(f"table {family} {table}: {done.stderr.strip()}")
     return len(there)
@@ -164,9 +183,8 @@ def _walk_groups(name: str) -> Iterator[Path]:
             ]
         except OSError:
             continue
-        for top in tops:
-            yield top
-            yield from (p for p in top.rglob("*") if p.is_dir())
+        for top in tops:  # os.walk bears groups that vanish meanwhile; Path.rglob does not
+            yield from (Path(path) for path, _, _ in os.walk(top))
 
 
 def _remove_group(group: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from chaos.acceptance.bench import Bench
 from chaos.acceptance.result import Result
 from chaos.acceptance.rows import ROWS, Row
 from chaos.fault import ActivityFailed
+from chaos.lab import build
+from chaos.lab import state as lab_state
 from chaos.place import Place, Replica
 from tests.conftest import exaserve
 
@@ -151,6 +154,63 @@ def test_it_tells_each_row_as_it_ends_and_keeps_what_there_is(
     assert kept == [1, 2]
     assert any(re.fullmatch(r"\[2/2\] Node lost: PASSED after \d+ s", line) for line in said)
     assert "      ok   no request is lost: 0 of 12" in said
+
+
+# --- a lab of its own ---
+
+
+class Commands:
+    """Stands for ``exaserve lab``, which always succeeds; what it was asked for, and who ignores Ctrl-C meanwhile."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[str] = []
+        self.undisturbed: list[bool] = []
+        monkeypatch.setattr(runner, "_lab", self._lab)
+
+    def _lab(self, say: Any, *words: str) -> int:
+        self.asked.append(words[0])
+        self.undisturbed.append(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)
+        return 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_its_lab_goes_however_it_is_ended(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Commands(monkeypatch)
+    before = [signal.getsignal(n) for n in runner._SIGNALS]
+    with pytest.raises(KeyboardInterrupt), runner.own_lab("acc", print):
+        signal.raise_signal(number)
+    assert (lab.asked, lab.undisturbed) == (["up", "down"], [False, True])
+    assert [signal.getsignal(n) for n in runner._SIGNALS] == before
+
+
+def test_what_was_told_to_outlive_its_terminal_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Commands(monkeypatch)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with runner.own_lab("acc", print):
+            signal.raise_signal(signal.SIGHUP)
+            lab.asked.append("row")
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert lab.asked == ["up", "row", "down"]
+
+
+@pytest.mark.parametrize("phase", ["ready", "building"])
+def test_a_lab_of_that_name_that_is_up_is_neither_used_nor_removed(
+    phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Commands(monkeypatch)
+    plan = lab_state.plan("acc", 1, 1, 0, 1, "tuned", [])
+    lab_state.write(plan | {"phase": phase})
+    monkeypatch.setattr(build.network, "owner", lambda name: plan["folder"])
+    monkeypatch.setattr(build.teardown, "processes", lambda place: [1])
+    with (
+        pytest.raises(runner.LabFailed, match=r"'acc' is up already.*exaserve lab down --name acc;.*--name"),
+        runner.own_lab("acc", print),
+    ):
+        pass
+    assert lab.asked == []
 
 
 # --- the page ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -16,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from chaos import identity, places
+from chaos import identity, places, recover
 from chaos.fault import Refused
-from chaos.lab import build, mounts, network, state, storage, teardown, view
+from chaos.lab import build, cli, faults, mounts, network, state, storage, teardown, view
 from tests.conftest import exaserve
 
 pytestmark = pytest.mark.xdist_group("lab")  # one worker sets up what they share
@@ -250,6 +252,25 @@ def test_a_killed_node_is_gone_whole_and_comes_back_with_its_address_and_storage
 
 
 @needs_root
+@pytest.mark.parametrize("command", [("up",), ("node", "start", "node-1")])
+def test_shared_storage_whose_process_died_is_mounted_anew_in_a_lab_that_is_up(
+    command: tuple[str, ...], lab: Lab
+) -> None:
+    shared = f"{lab.folder}/node-1/shared"
+    before = storage.daemon(shared)
+    if before is None:
+        pytest.skip("shared storage is no FUSE mount here")
+    os.kill(before, signal.SIGKILL)
+    lab.until(lambda: identity.of(before) is None, 10)
+    init = lab.node("node-1")["init"]
+    assert "node-1: the process of its shared storage was gone; mounting that anew" in lab(*command)
+    assert storage.daemon(shared) not in (None, before)
+    assert lab.on("node-1", "ls", f"{shared}/models") == "simulated"
+    assert lab.node("node-1")["init"] == init
+    assert "anew" not in lab(*command)
+
+
+@needs_root
 def test_as_a_place_it_tells_nodes_replicas_and_parts(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     for key, value in lab.env.items():
         monkeypatch.setenv(key, value)
@@ -347,6 +368,125 @@ def test_down_removes_what_is_frozen_damaged_stuck_and_unknown(tmp_path: Path) -
     stuck.wait(10)
     assert lab("down").startswith("there is no lab")
     assert others() == before
+
+
+def injected(lab: Lab, fault: str) -> subprocess.Popen[str]:
+    """``exaserve chaos inject`` on node-1, once the fault is in."""
+    words = ["inject", fault, "--target", "node-1", "--duration", "60", "--allow-last"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "serving.cli", "chaos", *words, "--place", f"lab:{lab.name}"],
+        env={**os.environ, **lab.env},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert "is in node-1" in process.stdout.readline()
+    return process
+
+
+def undo_records(lab: Lab) -> list[Path]:
+    return list((lab.home / "chaos" / "undo").glob("*.json"))
+
+
+@needs_root
+@pytest.mark.parametrize("fault", ["node_cpu", "node_killed"])
+def test_down_takes_out_the_faults_that_are_in_and_says_so(fault: str, tmp_path: Path) -> None:
+    """Also the one whose undo is a command that changes the lab, as `down` does."""
+    lab = Lab(tmp_path)
+    lab("up", "--nodes", "1", "--set", "monitoring.enabled=false")
+    try:
+        inject = injected(lab, fault)
+    finally:
+        said = lab("down").splitlines()
+    assert said[0] == f"{fault} on node-1 was in and is taken out"
+    assert said[1].startswith(f"lab '{lab.name}' is gone after")
+    assert lab.left == []
+    assert inject.wait(10) == 0
+    assert inject.stdout is not None
+    inject.stdout.close()
+    assert undo_records(lab) == []
+
+
+@needs_root
+def test_up_over_a_lab_that_went_down_with_its_machine_takes_its_faults_out(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab("up", "--nodes", "1", "--set", "monitoring.enabled=false")
+    try:
+        inject = injected(lab, "node_killed")
+        (record,) = undo_records(lab)
+        for pid in (
+            inject.pid,
+            json.loads(record.read_bytes())["deadman"]["pid"],
+            *teardown.processes(str(lab.folder)),
+        ):
+            os.kill(pid, signal.SIGKILL)
+        inject.wait()
+        assert inject.stdout is not None
+        inject.stdout.close()
+        assert undo_records(lab) == [record]
+        said = lab("up", "--nodes", "1", "--set", "monitoring.enabled=false")
+        assert said.startswith("node_killed on node-1 was in and is taken out\n")
+        assert undo_records(lab) == []
+        assert lab.node("node-1")["state"] == "ready"
+    finally:
+        lab("down")
+    assert lab.left == []
+
+
+class Taken:
+    """An undo record of the lab ``some`` that says when it is carried out."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.out: list[Path] = []
+        record = {"place": "lab:some/region-1", "fault": "node_cpu", "target": "node-1"}
+        monkeypatch.setattr(recover, "records", lambda: iter([(Path("one"), record)]))
+        monkeypatch.setattr(recover, "one", lambda path: self.out.append(path) or [])
+
+
+@pytest.mark.parametrize(
+    ("owner", "taken"), [(None, True), ("", True), ("mine", True), ("/another/home/lab/some", False)]
+)
+def test_faults_in_another_homes_lab_of_that_name_are_left_alone(
+    owner: str | None, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, said = Taken(monkeypatch), []
+    mine = str(state.folder("some"))
+    monkeypatch.setattr(network, "owner", lambda name: mine if owner == "mine" else owner)
+    faults.take_out("some", said.append)
+    assert record.out == ([Path("one")] if taken else [])
+    assert said == (["node_cpu on node-1 was in and is taken out"] if taken else [])
+
+
+@pytest.mark.parametrize("command", ["up", "down"])
+def test_inside_of_a_lab_neither_faults_nor_the_state_are_touched(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Taken(monkeypatch)
+    state.write({**state.plan("some", 1, 1, 0, 1, "tuned", []), "phase": "ready"})
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(build, "problems", list)
+    monkeypatch.setattr(network, "owner", lambda name: None)
+    monkeypatch.setenv(state.MARK, "/somewhere")
+    done = CliRunner().invoke(cli.app, [command, "--name", "some"])
+    assert (done.exit_code, "a shell inside of a lab" in done.output) == (1, True)
+    found = state.read("some")
+    assert found is not None
+    assert (found["phase"], record.out) == ("ready", [])
+
+
+def test_a_lab_is_marked_as_ending_on_a_full_disk_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    state.write({**state.plan("some", 1, 1, 0, 1, "tuned", []), "phase": "ready"})
+    state.mark_ending("some")
+    found = state.read("some")
+    assert found is not None
+    assert found["phase"] == "ending"
+
+    def full(what: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(state, "write", full)
+    state.mark_ending("some")
+    assert state.read("some") is None
 
 
 @needs_root
@@ -449,6 +589,60 @@ def test_without_ip_everything_else_of_a_lab_is_removed(
     with pytest.raises(state.LabError, match="not gone altogether: interfaces: ip not found"):
         teardown.remove("some")
     assert not folder.exists()
+
+
+def test_a_network_program_that_does_not_end_is_named_and_the_rest_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXASERVE_RUN", str(tmp_path))
+
+    def hangs(argv: list[str], **_: object) -> None:
+        raise subprocess.TimeoutExpired(argv, 20)
+
+    monkeypatch.setattr(network.subprocess, "run", hangs)
+    monkeypatch.setattr(shutil, "which", lambda program: f"/usr/sbin/{program}")
+    folder = tmp_path / "lab" / "some"
+    folder.mkdir(parents=True)
+    with pytest.raises(state.LabError, match=r"interfaces: ip -json link: no end within 20 s; .*try again"):
+        teardown.remove("some")
+    assert not folder.exists()
+    folder.mkdir()
+    monkeypatch.setattr(network, "owner", lambda name: None)
+    monkeypatch.setattr(network, "of", lambda name: [])
+    with pytest.raises(state.LabError, match="altogether: nftables tables: nft list tables: no end within"):
+        teardown.remove("some")
+    assert not folder.exists()
+
+
+def test_a_mount_that_cannot_be_detached_is_named_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = [mounts.Mount("/lab/some/shared", "fuse.exaserve", "x")]
+    monkeypatch.setattr(mounts, "below", lambda folder: there)
+    monkeypatch.setattr(mounts, "detach", lambda path: False)
+    monkeypatch.setattr(teardown, "_SECONDS", 0.1)
+    with pytest.raises(state.LabError, match="/lab/some/shared is still mounted after"):
+        teardown._unmount_all("/lab/some")
+
+
+def test_control_groups_that_vanish_meanwhile_keep_nothing_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounts, "everything", lambda: [mounts.Mount(str(tmp_path), "cgroup2", "cgroup")])
+    top = tmp_path / "exal-some-1"
+    (top / "in" / "deeper").mkdir(parents=True)
+    (top / "freezer.state").mkdir()  # written to, it is as a group that has just gone: OSError
+    groups = teardown._walk_groups("some")
+    assert [next(groups), next(groups)] == [top, min(p for p in top.iterdir())]
+    shutil.rmtree(top / "in")
+    assert top / "in" / "deeper" not in list(groups)
+    process = subprocess.Popen(["sleep", "60"])
+    monkeypatch.setattr(
+        teardown, "processes", lambda place: [process.pid] if identity.of(process.pid) else []
+    )
+    try:
+        assert teardown._end_all("/lab/some", [top]) == 1
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_what_a_lab_lacks_is_told_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -288,6 +288,100 @@ def test_what_a_killed_supervisor_left_is_ended_but_no_stranger(
         stranger.wait()
 
 
+def test_down_names_what_sigkill_does_not_end_and_keeps_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXASERVE_HOME", str(tmp_path))
+    held, killed = (subprocess.Popen(["sleep", "1000"], start_new_session=True) for _ in range(2))
+    try:
+        who = [identity(p.pid) for p in (held, killed)]
+        stale = record.Record(record.Identity(held.pid, -1, boot_id()), time.time(), "ready")
+        stale.parts = [record.PartRecord(n, "", identity=w) for n, w in zip("ab", who, strict=True)]
+        stale.write()
+        send, wait = record.Identity.signal, record.wait_gone
+        said: list[str] = []
+
+        def signal_but_held(self: record.Identity, number: int, group: bool = False) -> None:
+            if self.pid != held.pid:  # as if the kernel held it
+                send(self, number, group)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(record.Identity, "signal", signal_but_held)
+            patched.setattr(record, "wait_gone", lambda processes, _: wait(processes, 0.3))
+            for _ in range(2):
+                with pytest.raises(
+                    stack_module.StackError, match=rf"SIGKILL did not end a \(pid {held.pid}\)"
+                ):
+                    stack_module.down(said.append)
+                found = record.read()
+                assert found is not None
+                assert [p.name for p in found.parts] == ["a"]
+        assert (killed.wait(20), held.poll()) == (-signal.SIGKILL, None)
+        stack_module.down(said.append)
+        assert said == ["nothing is up; ended what was left over: a"]
+        assert record.read() is None
+    finally:
+        for process in (held, killed):
+            process.kill()
+            process.wait()
+
+
+def test_down_does_not_say_that_a_supervisor_has_ended_which_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXASERVE_HOME", str(tmp_path))
+    lock = record.lock()
+    assert lock is not None
+    me = identity(os.getpid())
+    assert me is not None
+    record.Record(me, time.time(), "ready").write()
+    monkeypatch.setattr(record.Identity, "signal", lambda *_, **__: None)
+    monkeypatch.setattr(record, "wait_gone", lambda *_: False)
+    try:
+        with pytest.raises(stack_module.StackError, match=rf"did not end exaserve up \(pid {me.pid}\)"):
+            stack_module.down(lambda _: None)
+        assert record.read() is not None
+    finally:
+        os.close(lock)
+
+
+def test_up_ends_without_a_part_that_the_kernel_holds_and_leaves_its_record(home: Path) -> None:
+    config = stack_config(home, engine=SIMULATED, monitoring=OFF, fleet={"replicas_per_node": 1})
+    code = (
+        "from serving import supervisor, cli\n"
+        "from serving.launch.local import Process\n"
+        "supervisor._KILL_SECONDS = 0.5\n"
+        "for name in ('terminate', 'kill'):\n"
+        "    def held(self, real=getattr(Process, name)):\n"
+        "        if self.log.stem != 'replica-0': real(self)\n"
+        "    setattr(Process, name, held)\n"
+        "cli.main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "up", "--config", str(config)],
+        env={**os.environ, "EXASERVE_HOME": str(home)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        read_until(process, "exaserve down, or Ctrl-C here")
+        process.send_signal(signal.SIGINT)
+        read_until(process, "ending: router")
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1
+    assert "SIGKILL did not end replica-0 (pid " in said
+    assert "everything has ended" not in said
+    found = record_of(home)
+    assert found is not None
+    assert [p["name"] for p in found["parts"]] == ["replica-0"]
+
+
 def test_down_leaves_alone_what_another_up_has_just_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

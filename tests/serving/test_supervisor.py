@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from serving import supervisor
 from serving.config import Fleet
 from serving.engines import Launch
-from serving.launch.local import identity
+from serving.launch.local import Process, identity
 from serving.parts import Part
 from serving.record import Record
 from serving.supervisor import StartError, Supervisor, said
@@ -247,6 +248,24 @@ def test_a_second_ctrl_c_ends_everything_at_once(stage: Callable[..., Stage], ro
     s.until(s.supervisor.all_ready)
     s.supervisor.stop(lambda: True)
     assert s.state("deaf") == "ended"
+
+
+def test_what_sigkill_does_not_end_is_named_and_the_rest_ends(
+    stage: Callable[..., Stage], router: FakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaf = "trap '' TERM; while :; do sleep 1; done"
+    s = stage([shell("held", deaf, router.url), shell("other", "exec sleep 1000", router.url)], router)
+    s.until(s.supervisor.all_ready)
+    pid = s.pid("held")
+    with monkeypatch.context() as patched:
+        patched.setattr(supervisor, "_KILL_SECONDS", 0.2)
+        patched.setattr(Process, "kill", lambda self: None)  # as if the kernel held it
+        s.supervisor.stop(lambda: True)
+    assert [(p.name, p.identity and p.identity.pid) for p in s.supervisor.left()] == [("held", pid)]
+    assert [line.split("held")[1].split() for line in s.said if "stuck" in line] == [
+        f"stuck pid {pid} lives 0.2 s after SIGKILL; going on without".split()
+    ]
+    assert s.state("other") == "ended"
 
 
 @pytest.mark.parametrize(
