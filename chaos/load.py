@@ -8,10 +8,8 @@ and how it is measured belongs to ``loadtest/``; only the command line and the l
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib.util
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -20,17 +18,18 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from chaoslib.exceptions import ActivityFailed
 
+from chaos import perform
+
 MAX_RATE, MAX_SECONDS = 2000.0, 3600.0
 #: Seconds that open requests get to end once nothing new is sent.
 GRACE = 15
 _START = 60.0  # seconds for locust to be up
-_PDEATHSIG = 1  # prctl(2)
 
 Record = Mapping[str, Any]
 
@@ -78,7 +77,7 @@ class Load:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
-            preexec_fn=_dies_with_us(),
+            preexec_fn=perform.dies_with_us(signal.SIGTERM),  # it must not outlive whoever watches it
             process_group=0,
         )
 
@@ -162,18 +161,6 @@ def _file(profile: str) -> Path:
     if path is None or not path.is_file():
         raise ActivityFailed(f"no load test {profile!r}: loadtest/{profile}.py is not there")
     return path
-
-
-def _dies_with_us() -> Callable[[], None]:
-    """For Popen's ``preexec_fn``: the load must not outlive whoever watches it, however that ends."""
-    libc, parent = ctypes.CDLL(None), os.getpid()
-
-    def in_child() -> None:
-        libc.prctl(_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died between fork and prctl
-            os._exit(1)
-
-    return in_child
 
 
 _running: Load | None = None

@@ -131,17 +131,22 @@ def _run(context: Context, step: dict[str, Any]) -> None:
         _program(context, step["argv"], step)
 
 
+def dies_with_us(number: int) -> Callable[[], None]:
+    """For Popen's ``preexec_fn``: the child gets the signal when this process ends, however that happens."""
+    libc, us = ctypes.CDLL(None), os.getpid()
+
+    def in_child() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != us:  # it ended between fork and prctl
+            os._exit(1)
+
+    return in_child
+
+
 def _spawn(context: Context, step: dict[str, Any]) -> None:
     if not _inside(context, step):
         return
     key, ready = step["key"], step.get("ready", "")
-    libc, us = ctypes.CDLL(None), os.getpid()
-
-    def dies_with_us() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != us:  # killed between fork and prctl
-            os._exit(1)
-
     with _scratch() as said:
         try:
             process = subprocess.Popen(
@@ -151,7 +156,7 @@ def _spawn(context: Context, step: dict[str, Any]) -> None:
                 stderr=said,
                 env={**os.environ, **step.get("env", {}), identity.MARK: context.mark},
                 start_new_session=True,
-                preexec_fn=dies_with_us,
+                preexec_fn=dies_with_us(signal.SIGKILL),
             )
         except OSError as error:
             raise StepError(f"{step['argv'][0]}: {error.strerror or error}") from None

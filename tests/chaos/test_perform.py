@@ -1,22 +1,23 @@
-"""The load beside an experiment: it ends with whoever watches it."""
+"""Children that end with whoever started them: the load beside an experiment, and helpers of faults."""
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 import pytest
 
-from chaos import load
+from chaos import perform
 
 
 @pytest.mark.parametrize("parent_dies", [False, True])
-def test_a_load_whose_parent_died_before_it_could_ask_to_be_told_does_not_begin(parent_dies: bool) -> None:
+def test_a_child_whose_parent_died_before_it_could_ask_to_be_told_does_not_begin(parent_dies: bool) -> None:
     ours, theirs = os.pipe()
     parent = os.fork()
     if parent == 0:
         try:
-            in_child, us = load._dies_with_us(), os.getpid()
+            in_child, us = perform.dies_with_us(signal.SIGTERM), os.getpid()
             if os.fork():
                 if parent_dies:
                     os._exit(0)
