@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from chaos import fault, inject, recover
-from chaos.engines import devicemapper, fuse, mounts, storage_reader
+from chaos.engines import devicemapper, fuse, mounts, storage_probe, storage_reader
 from chaos.fault import Refused
 from tests.chaos import storage_lab
 
@@ -279,6 +279,15 @@ def test_two_faults_of_one_mount_come_and_go_independently(whole: storage_lab.St
         with pytest.raises(Refused, match=r"is in already|has faultfs"):
             inject.start("storage_slow", "node-1/shared", whole, LONG)
     assert file.read_text() == "{}"
+
+
+def test_a_write_that_is_measured_leaves_no_file_though_it_takes_too_long(whole: storage_lab.Storage) -> None:
+    shared = str(whole.paths["shared"])
+    with inject.held("storage_slow", "node-1/shared", whole, LONG, {"latency": 0.3}):
+        found = storage_reader.measure(whole.node(), shared, "write", limit=0.5)
+        assert found["hung"] == "write"
+        assert eventually((whole.backing / storage_probe.NAME).exists)
+        assert eventually(lambda: not (whole.backing / storage_probe.NAME).exists())
 
 
 def test_what_the_product_filled_into_an_empty_cache_gives_way_to_what_was_there(
