@@ -25,7 +25,8 @@ from tests.chaos import storage_lab
 
 pytestmark = [
     pytest.mark.skipif(storage_lab.lacks() is not None, reason=storage_lab.lacks() or ""),
-    pytest.mark.alone,  # all of it shares folders of the machine (what is held, cgroups), whose owner can't be told
+    # Folders of the machine (what is held, cgroups) are everybody's: no lab of other tests stands beside.
+    pytest.mark.xdist_group("two nodes"),
 ]
 
 #: Longest the faults here may last; each is taken out long before.
