@@ -56,9 +56,18 @@ class Kill:
     error: str = ""
 
 
+def settle(home: Path, seconds: float = 5.0) -> None:
+    """Wait for the dead-man of a controller that was killed as it started it: it writes its record, and takes it away."""
+    end = time.monotonic() + seconds
+    folder = home / "chaos" / "undo"
+    while folder.exists() and any(folder.iterdir()) and time.monotonic() < end:
+        time.sleep(0.05)
+
+
 def kill(name: str, home: Path, fault: str, duration: float, moment: float) -> Kill:
     """Start a fault, kill its controller at the moment, wait until all is as before."""
     target, parameters = FAULTS[fault]
+    settle(home)
     before = traces.everything(name, home)
     argv = [_PROGRAM, "chaos", "inject", fault, "--target", target, "--duration", f"{duration:g}"]
     argv += ["--place", f"lab:{name}", *(w for p in parameters for w in ("-p", p))]

@@ -35,6 +35,7 @@ def test_all_is_as_before_within_the_duration_and_a_second(fault: str, two_nodes
 def test_a_node_and_the_controller_that_die_together_leave_nothing(two_nodes: TwoNodes) -> None:
     """As in a power cut: the fault's record is all that is left, and recover puts everything right, also twice."""
     undo = two_nodes.home / "chaos" / "undo"
+    benchmark.settle(two_nodes.home)
     before = traces.everything(two_nodes.name, two_nodes.home)
     program = two_nodes.command("link_loss", "--duration", "60")
     env = {**os.environ, "EXASERVE_HOME": str(two_nodes.home)}
