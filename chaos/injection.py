@@ -90,9 +90,8 @@ class Injection:
         if self.target.remote:
             if (answer or self._nothing_to_undo) and not problems:
                 self.path.unlink(missing_ok=True)
-            elif (
-                not answer and self.injected_at
-            ):  # before that it has put nothing in, and goes with its input
+            # Before the injection it has put nothing in, and goes with its input.
+            elif not answer and self.injected_at:
                 problems = [f"the dead-man on {agent.where} can't be heard; it undoes by itself"]
         elif not problems and self.path.exists():
             problems = recover.one(self.path)

@@ -106,9 +106,8 @@ def _program(context: Context, argv: list[str], step: dict[str, Any]) -> None:
                 why = "no end" if late else "not wanted any more"
                 try:
                     process.wait(5.0)
-                except (
-                    subprocess.TimeoutExpired
-                ):  # in the kernel, on storage that hangs; others are not to wait for it
+                except subprocess.TimeoutExpired:
+                    # In the kernel, on storage that hangs; others are not to wait for it.
                     why += f", and process {process.pid} can't be killed"
                 raise StepError(f"{' '.join(argv)}: {why}")
             with contextlib.suppress(subprocess.TimeoutExpired):

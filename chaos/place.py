@@ -108,6 +108,11 @@ class Place:
     def __init__(self) -> None:
         self.addresses: dict[str, str] = {}
 
+    @property
+    def lab(self) -> str:
+        """The lab's name, where the place is one or a region of it: ``lab:NAME/region-2``."""
+        return self.name.removeprefix("lab:").partition("/")[0]
+
     def nodes(self) -> list[Node]:
         raise NotImplementedError
 

@@ -34,8 +34,7 @@ class Reset(Engine):
         return None if target.place.name.startswith("lab:") else f"{target.place.name} is no lab"
 
     def plan(self, target: Target, p: Any, duration: float) -> Plan:
-        lab = target.place.name.removeprefix("lab:").partition("/")[0]
-        table, port = f"exal_{lab}_router", _address(target)[1]
+        table, port = f"exal_{target.place.lab}_router", _address(target)[1]
         made = steps.run(["nft", "-f", "-"], input=_RULES.format(table=table, port=port))
         gone = steps.run(["nft", "delete", "table", "inet", table], absent=("No such file or directory",))
         return Plan([made], [gone], claims=(f"nft:{table}",))

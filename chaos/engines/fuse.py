@@ -68,7 +68,7 @@ class FaultFs(Engine):
             kind = f"is {mount.fs_type}" if mount else "is no mount point"
             return f"{target.mount} {kind}, not the lab's own file system (shared storage of a lab)"
         if daemon(target.mount) is None:
-            name = target.place.name.removeprefix("lab:").partition("/")[0]
+            name = target.place.lab
             option = "" if name == "lab" else f" --name {name}"
             return f"the process behind {target.mount} is gone; `exaserve lab up{option}` mounts it anew"
         return None

@@ -31,8 +31,17 @@ class KillInit(Engine):
         node = target.node
         assert node is not None
         assert node.init is not None
-        lab = target.place.name.removeprefix("lab:").partition("/")[0]
-        argv = [sys.executable, "-c", _START, "node", "start", node.name, "--name", lab, "--no-wait"]
+        argv = [
+            sys.executable,
+            "-c",
+            _START,
+            "node",
+            "start",
+            node.name,
+            "--name",
+            target.place.lab,
+            "--no-wait",
+        ]
         return Plan(
             [steps.signal(node.init, "SIGKILL")],
             [steps.run(argv, timeout=60, absent=_NO_LAB)],
