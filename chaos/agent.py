@@ -97,8 +97,9 @@ class Agent:
 
     def last_words(self) -> str:
         """What it (or ssh) complained about, once it has ended."""
+        # Its output may end well before it does where the machine is busy.
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.5)
+            self._process.wait(5.0)
         if not self.ended() or self._process.stderr is None:
             return "it did not answer"
         # Not until its end: a connection that ssh leaves behind for the next one (ControlPersist) holds it open.

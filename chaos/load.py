@@ -88,8 +88,12 @@ class Load:
     def wait_for_first(self, seconds: float = _START) -> None:
         """Until a request has ended. Raises ActivityFailed with locust's last words."""
         end = time.monotonic() + seconds
-        while not self.records():
-            if not self.running or time.monotonic() >= end:
+        while True:
+            # Asked before its records are read: it writes the last ones as it ends.
+            going_on = self.running and time.monotonic() < end
+            if self.records():
+                return
+            if not going_on:
                 raise ActivityFailed(f"the load sent nothing: {self.last_words()}")
             time.sleep(0.1)
 

@@ -166,8 +166,9 @@ def _spawn(context: Context, step: dict[str, Any]) -> None:
 
         def told() -> bool:
             nonlocal words
+            ended = process.poll() is not None  # asked before the words are read: the last ones are in
             words = os.pread(said.fileno(), 65536, 0).decode("utf-8", "replace").strip()
-            return (bool(ready) and ready in words) or process.poll() is not None or context.stop()
+            return (bool(ready) and ready in words) or ended or context.stop()
 
         identity.until(told, step.get("timeout", 10.0) if ready else 0.05)
     if process.poll() is not None:

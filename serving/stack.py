@@ -163,6 +163,7 @@ def _run(
     if lacking and config.monitoring.enabled and "monitoring" in which:
         say(f"  {lacking}")
     failed: StartError | None = None
+    first = 0  # how often it was asked to end before it says that it does: once more is meant as that
     try:
         _until(supervisor, stop, supervisor.all_ready)
         if not stop.count:
@@ -175,12 +176,12 @@ def _run(
             if detached:
                 screen.detach()
             _until(supervisor, stop, reread.look)
+        first = stop.count
         say("ending: router, replicas, the rest" + ("" if detached else " (Ctrl-C again kills at once)"))
     except StartError as error:
-        failed = error
+        failed, first = error, stop.count
         say("the start failed; ending what was started")
     finally:
-        first = stop.count
         supervisor.stop(lambda: stop.count > max(1, first))
     left = supervisor.left()
     problems = ([str(failed)] if failed else []) + ([str(record.NotEnded(left))] if left else [])

@@ -6,6 +6,7 @@ somebody uses on this machine nor another test.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -18,11 +19,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import yaml
 
 # Tests side by side (pytest-xdist) come with a width of 80; programs that they start would break their lines.
 os.environ.pop("COLUMNS", None)
+
+# A machine that stands still for a moment fails no example: neither for its time nor for that of drawing it. All else
+# is as hypothesis has it, which on CI draws the same each time.
+hypothesis.settings.register_profile(
+    "unhurried",
+    deadline=None,
+    suppress_health_check={*hypothesis.settings().suppress_health_check, hypothesis.HealthCheck.too_slow},
+)
+hypothesis.settings.load_profile("unhurried")
 
 # Started in the background of a script, or under nohup, this process ignores them, and so would all that it starts.
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -31,12 +42,27 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 
 def free_ports(count: int = 1) -> int:
-    """The first of ``count`` neighbouring ports on which nobody listens, below those given to clients."""
-    for _ in range(500):
-        first = random.randrange(20_000, 32_000 - count)
-        if all(_free(first + i) for i in range(count)):
-            return first
+    """The first of ``count`` neighbouring ports on which nobody listens, below those given to clients.
+
+    Never the same twice in a row: whoever got them may not listen yet. Workers side by side (pytest-xdist) have
+    shares of their own for the same reason.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    share = 12_000 // workers
+    for _ in range(share):
+        place = next(_places) % share
+        ports = [20_000 + share * worker + place + i for i in range(count)]
+        if place + count <= share and all(map(_free, ports)):
+            for _ in ports[1:]:
+                next(_places)
+            return ports[0]
     raise RuntimeError(f"no {count} neighbouring free ports")
+
+
+# Another start for each process: a second run of the tests on this machine looks elsewhere. Not of ``random``, which
+# hypothesis seeds.
+_places = itertools.count(random.SystemRandom().randrange(12_000))
 
 
 def _free(port: int) -> bool:

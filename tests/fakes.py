@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 CHUNKS = [
@@ -45,6 +48,7 @@ class FakeEngine:
         self.gap = 0.02
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._port_held: socket.socket | None = None
         self.port = 0
 
     async def start(self, port: int = 0) -> FakeEngine:
@@ -61,6 +65,13 @@ class FakeEngine:
         for w in list(self._writers):
             w.transport.abort()
         await asyncio.sleep(0)
+        if self._port_held is None and self.port:
+            # Bound, not listening: ours until ``start``. A free port may be given to another test, which answers there.
+            self._port_held = socket.socket()
+            weakref.finalize(self, self._port_held.close)
+            self._port_held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                self._port_held.bind(("127.0.0.1", self.port))
 
     @property
     def url(self) -> str:

@@ -7,6 +7,7 @@ connection of about a second to a sink that is started on the node. Bounded in c
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
@@ -64,34 +65,42 @@ def echoes(address: str, count: int = 200, size: int = 56, gap: float = 0.004, w
     with raw:
         raw.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER = IP_PMTUDISC_DO
         raw.settimeout(0)
-        begin = time.monotonic()
-        end = begin + count * gap + wait
-        while (now := time.monotonic()) < end and len(rtts) < count:
+        begin, end = time.monotonic(), math.inf
+        while len(rtts) < count:
+            now = time.monotonic()
             if len(sent) < count and now >= begin + len(sent) * gap:
                 number = len(sent)
                 sent[number] = now
                 with contextlib.suppress(OSError):  # no carrier, or too large here: it won't come back
                     raw.sendto(_request(me, number, size), (address, 0))
-                continue
+                if len(sent) == count:
+                    end = now + wait
+            # All are sent, and what has come is read before the time counts: while a busy machine does not let this
+            # process run, answers wait here, and would be taken for lost.
+            over = time.monotonic() >= end
+            while _answer(raw, me, sent, rtts):
+                pass
+            if over:
+                break
             next_one = begin + len(sent) * gap if len(sent) < count else end
-            if select.select([raw], [], [], max(0.0, min(next_one, end) - now))[0]:
-                _answer(raw, me, sent, rtts)
+            select.select([raw], [], [], max(0.0, next_one - time.monotonic()))
     return Echoes(len(sent), len(rtts), statistics.median(rtts) if rtts else None)
 
 
-def _answer(raw: socket.socket, me: int, sent: dict[int, float], rtts: list[float]) -> None:
+def _answer(raw: socket.socket, me: int, sent: dict[int, float], rtts: list[float]) -> bool:
+    """Read a packet; False if none is there."""
     try:
         packet = raw.recv(65535)
     except OSError:
-        return
+        return False
     now = time.monotonic()
     header = (packet[0] & 15) * 4
-    if len(packet) < header + 8:
-        return
-    kind, _, _, who, number = struct.unpack("!BBHHH", packet[header : header + 8])
-    if kind == 0 and who == me and number in sent and sent[number] > 0:
-        rtts.append(now - sent[number])
-        sent[number] = 0.0  # a duplicate counts once
+    if len(packet) >= header + 8:
+        kind, _, _, who, number = struct.unpack("!BBHHH", packet[header : header + 8])
+        if kind == 0 and who == me and number in sent and sent[number] > 0:
+            rtts.append(now - sent[number])
+            sent[number] = 0.0  # a duplicate counts once
+    return True
 
 
 def _request(me: int, number: int, size: int) -> bytes:

@@ -13,8 +13,11 @@ from typing import Any
 
 from chaos.place import Node
 
-#: Seconds that the node gets beyond the probe's own limit, to start Python or to answer over ssh.
-_SLACK = 1.4
+#: Seconds that the node gets beyond the probe's own limit, to start Python or to answer over ssh; where it is busy it
+#: needs more than the tenth of one that this takes otherwise.
+_SLACK = 8.0
+#: ``limit`` of what is read before a fault: nothing is to hang there yet, and half a reading compares with nothing.
+BEFORE = 10.0
 _PROBE = Path(__file__).with_name("storage_probe.py")
 # The alarm ends it where the file system hangs.
 _FIND = """
@@ -70,7 +73,7 @@ def measure(node: Node, folder: str, *do: str, limit: float = 1.5, **ask: Any) -
 
 def mounts(node: Node) -> list[Mount]:
     """Everything mounted as the node sees it, in the order of mounting; empty if it can't be read."""
-    said = node.read(["cat", "/proc/self/mountinfo"], timeout=3.0)
+    said = node.read(["cat", "/proc/self/mountinfo"])
     return [found for line in said.stdout.splitlines() if (found := _parse(line)) is not None]
 
 
@@ -95,7 +98,7 @@ def some_file(node: Node, folder: str, pattern: str = "*") -> str | None:
 
     The pattern is a shell pattern in which ``*`` also matches ``/``. Looks at up to 4096 files, for 4 s.
     """
-    said = node.read([python(node), "-I", "-c", _FIND, folder, pattern], timeout=5.0)
+    said = node.read([python(node), "-I", "-c", _FIND, folder, pattern], timeout=4.0 + _SLACK)
     return said.stdout.strip() or None
 
 

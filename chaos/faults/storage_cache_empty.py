@@ -51,7 +51,8 @@ class Rename(Engine):
 
     def before(self, target: Target, p: CacheEmpty) -> Any:
         assert target.node is not None
-        return storage_reader.measure(target.node, _path(target, p), "names").get("names", [])
+        found = storage_reader.measure(target.node, _path(target, p), "names", limit=storage_reader.BEFORE)
+        return found.get("names", [])
 
     def plan(self, target: Target, p: CacheEmpty, duration: float) -> Plan:
         path = _path(target, p)

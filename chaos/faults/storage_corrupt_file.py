@@ -51,11 +51,12 @@ class _Differs:
 
     def before(self, target: Target, p: Corrupt) -> Any:
         file = _file(target, p)
-        return file, self._read(target, p, file or "")
+        return file, self._read(target, p, file or "", limit=storage_reader.BEFORE)
 
-    def _read(self, target: Target, p: Corrupt, file: str) -> dict[str, Any]:
+    def _read(self, target: Target, p: Corrupt, file: str, **limit: float) -> dict[str, Any]:
         assert target.node is not None
-        found = storage_reader.measure(target.node, target.mount, "read", file=file, size=p.start + 65536)
+        size = p.start + 65536
+        found = storage_reader.measure(target.node, target.mount, "read", file=file, size=size, **limit)
         return found.get("read") or {"error": found["errors"] or "it hangs"}
 
     def prove(self, target: Target, p: Corrupt, before: Any) -> Proof:

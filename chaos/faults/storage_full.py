@@ -26,7 +26,8 @@ class _NoSpace:
 
     def prove(self, target: Target, p: Parameters, before: Any) -> Proof:
         assert target.node is not None
-        now = storage_reader.measure(target.node, target.mount, "space", "write", size=_BLOCK)
+        # The space last: of a fault that comes between the two, the write would tell and the space would not.
+        now = storage_reader.measure(target.node, target.mount, "write", "space", size=_BLOCK)
         free = now.get("space", {}).get("available")
         error = now["errors"].get("write", "works")
         words = f"writing {_BLOCK} bytes: {error}, {free} bytes available"
@@ -51,9 +52,8 @@ class Shrink(_NoSpace, mounts.MountEngine):
         return None if _size(mount) else f"the tmpfs at {target.mount} has no size of its own to come back to"
 
     def plan(self, target: Target, p: Parameters, duration: float) -> Plan:
-        assert target.node is not None
         mount = mounts.here(target)
-        space = storage_reader.measure(target.node, target.mount, "space").get("space")
+        space = _space(target)
         if space is None or (size := _size(mount)) is None:
             raise Refused(f"{target.name}: its space can't be read; nothing was done")
         # Whole pages; 0 would mean no limit at all.
@@ -87,13 +87,21 @@ class Fill(_NoSpace, mounts.MountEngine):
 
     def plan(self, target: Target, p: Parameters, duration: float) -> Plan:
         assert target.node is not None
-        space = storage_reader.measure(target.node, target.mount, "space").get("space")
+        space = _space(target)
         if space is None:
             raise Refused(f"{target.name}: its space can't be read; nothing was done")
         file, size = f"{target.mount}/{FILL}", space["free"]
         fill = steps.run(["sh", "-c", _FILL, "sh", file, str(size)], node=target.node, timeout=60.0)
         remove = steps.run(["rm", "-f", file], node=mounts.keeper(target, file))
         return Plan([fill], [remove], (f"space:{target.name}",))
+
+
+def _space(target: Target) -> dict[str, int] | None:
+    """As the probe tells it; None if it can't be read."""
+    assert target.node is not None
+    found = storage_reader.measure(target.node, target.mount, "space", limit=storage_reader.BEFORE)
+    space: dict[str, int] | None = found.get("space")
+    return space
 
 
 def _size(mount: storage_reader.Mount) -> str | None:

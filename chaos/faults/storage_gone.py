@@ -37,7 +37,7 @@ class Unmount(mounts.MountEngine):
 
     def before(self, target: Target, p: Gone) -> Any:
         assert target.node is not None
-        return storage_reader.measure(target.node, target.mount, "device")
+        return storage_reader.measure(target.node, target.mount, "device", limit=storage_reader.BEFORE)
 
     def plan(self, target: Target, p: Gone, duration: float) -> Plan:
         claim = f"mount:{target.name}"

@@ -99,6 +99,8 @@ class Dispatcher:
         elapsed = self.elapsed()
         self._loop.kill()
         self._missed(elapsed)
+        # That is accounted for here: a conductor that loses this process keeps what comes after it.
+        self._upto = max(self._upto, elapsed)
         gevent.joinall(list(self._greenlets), timeout=grace)
         gevent.killall(list(self._greenlets), timeout=5)
         self._reporter.kill()

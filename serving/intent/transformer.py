@@ -148,8 +148,8 @@ class SecondStage:
                 old.kill()
                 await asyncio.to_thread(_reap, old)
             self.starts += 1
-            self._not_before = time.monotonic() + self._pause
-            self._pause = min(self._pause * 2, _MAX_PAUSE)
+            pause, self._pause = self._pause, min(self._pause * 2, _MAX_PAUSE)
+            self._not_before = time.monotonic() + pause
             ours, theirs = socket.socketpair()
             try:
                 ours.setblocking(False)
@@ -162,7 +162,11 @@ class SecondStage:
             link = _Link()
             await loop.create_unix_connection(lambda: link, sock=ours)
             self._link = link
-            return await link.up
+            if await link.up:
+                return True
+            # From its death on: it may take longer than the pause to find that it can't run.
+            self._not_before = time.monotonic() + pause
+            return False
         except OSError:
             return False
         finally:

@@ -127,7 +127,7 @@ class Simulated:
 
     def end(self) -> None:
         self.process.terminate()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 def gate(options: argparse.Namespace, addresses: list[str], seed: int) -> dict:

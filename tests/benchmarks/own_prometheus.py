@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any
 import httpx
 import psutil
 import yaml
+
+from tests.conftest import free_ports
 
 #: Seconds between two points of a panel, and between two scrapes.
 STEP = 15.0
@@ -26,8 +27,7 @@ class Prometheus:
     """A running one, with the receiver of remote write."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_ports()
         self.url = f"http://127.0.0.1:{port}"
         self._config = folder / "prometheus.yml"
         self.use([])
@@ -37,7 +37,7 @@ class Prometheus:
         self._process = subprocess.Popen(argv, stdout=(folder / "log").open("wb"), stderr=subprocess.STDOUT)
         self.process = psutil.Process(self._process.pid)
         self._client = httpx.Client(base_url=self.url, timeout=400)
-        for _ in range(200):
+        for _ in range(900):
             with contextlib.suppress(httpx.HTTPError):
                 if self._client.get("/-/ready").status_code == 200:
                     return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from chaos import ask, identity
 from chaos.place import Part
 from tests.chaos.framework import Here, eventually
 from tests.chaos.simulated import ROOT, Simulated, simulated
+from tests.conftest import free_ports
 
 
 @dataclass
@@ -41,7 +41,8 @@ def small_stack(folder: Path, env: dict[str, str] | None = None) -> Iterator[Sma
     config.write_text("# the router's own\nrouter:\n  workers: 2\n  drain_timeout: 1\n")
     with ExitStack() as open_:
         replicas = [open_.enter_context(simulated("--faults")) for _ in range(2)]
-        port, admin = _free(), _free()
+        port = free_ports(2)
+        admin = port + 1
         argv = [sys.executable, "-m", "serving.cli", "router", f"--config={config}", f"--port={port}"]
         argv += [f"--admin-port={admin}", *(f"--replica=replica-{i}={r.url}" for i, r in enumerate(replicas))]
         router = subprocess.Popen(
@@ -51,17 +52,12 @@ def small_stack(folder: Path, env: dict[str, str] | None = None) -> Iterator[Sma
             stack = SmallStack(
                 replicas, router, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}", config
             )
-            assert eventually(lambda: ask.status(f"{stack.admin}/readyz")[0] == 200, 30)
+            assert eventually(lambda: ask.status(f"{stack.admin}/readyz")[0] == 200)
             yield stack
         finally:
             router.terminate()
             try:
-                router.wait(10)
+                router.wait(30)
             except subprocess.TimeoutExpired:
                 router.kill()
                 router.wait()
-
-
-def _free() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

@@ -19,6 +19,7 @@ from chaos import identity, recover
 from chaos.engines import storage_reader
 from chaos.engines.mounts import HOLD
 from chaos.fault import Refused
+from chaos.lab.faultrules import STATE
 from chaos.place import Identity, Node, Place, Replica
 
 MIB = 2**20
@@ -131,7 +132,8 @@ class Storage(Place):
             found = [
                 m
                 for m in storage_reader.mounts(node)
-                if str(self.folder) in m.point or (node.name != "here" and "exaserve" in m.point)
+                # Of the others, those of tests beside this one come and go, in the node too.
+                if str(self.folder) in m.point or (node.name != "here" and m.point.startswith(HOLD))
             ]
             mounts[node.name] = sorted(
                 (m.point, m.root, m.fs_type, m.source, m.options, m.super_options) for m in found
@@ -144,7 +146,7 @@ class Storage(Place):
                 else "/"
                 for name in ("backing", "local", "disk", "shared", "shared.control")
                 for p in sorted((self.folder / name).rglob("*"))
-                if p.name != "state" and p.name != "lost+found"
+                if p.name not in (STATE, f"{STATE}.new", "lost+found")
             },
             # Of tests beside this one too: only alone is it known whose they are.
             "held": sorted(os.listdir(HOLD))

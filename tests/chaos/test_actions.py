@@ -22,7 +22,7 @@ def test_a_replica_is_killed(make_stack: Any, own_home: Path) -> None:
     assert (done["fault"], done["engine"], done["target"]) == ("replica_crash", "signals", "replica-0")
     assert done["proof"] == f"process {victim.process.pid} is gone"
     assert timeline.start() == done["injected_at"] <= done["proven_at"]
-    assert victim.process.wait(5) == -signal.SIGKILL
+    assert victim.process.wait(30) == -signal.SIGKILL
     assert stack.replicas["replica-1"].process.poll() is None
     assert records(own_home) == []
 
@@ -43,7 +43,7 @@ def test_a_second_replica_and_the_last_one_are_refused_unless_told(make_stack: A
         actions.kill_replica(stack.url, left, max_affected=2)
     assert stack.replicas[left].process.poll() is None
     actions.kill_replica(stack.url, left, max_affected=2, allow_last=True)
-    assert stack.replicas[left].process.wait(5) == -signal.SIGKILL
+    assert stack.replicas[left].process.wait(30) == -signal.SIGKILL
 
 
 def test_a_freeze_and_its_undo(make_stack: Any, own_home: Path) -> None:
@@ -53,7 +53,9 @@ def test_a_freeze_and_its_undo(make_stack: Any, own_home: Path) -> None:
     assert victim.stopped
     assert victim.answers() == "frozen"
     assert [p.stem for p in records(own_home)] == [done["id"]]
-    with pytest.raises(ActivityFailed, match=r"replica-0 is frozen, not in rotation|is in already"):
+    # Until the router has noticed, the record alone refuses it, in other words (test_inject).
+    assert eventually(lambda: victim.state == "frozen")
+    with pytest.raises(ActivityFailed, match="replica-0 is frozen, not in rotation"):
         actions.freeze_replica(stack.url, "replica-0", duration=60)
     assert actions.thaw_replica("replica-0") == [done["id"]]
     assert eventually(lambda: victim.answers() == "ready")

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from chaos import catalogue, cli, undo
 from chaos import fault as faults
-from tests.chaos.framework import eventually, records
+from tests.chaos.framework import BRIEF, eventually, records
 
 README = Path(__file__).parents[2] / "chaos" / "README.md"
 
@@ -75,7 +75,7 @@ def test_describe_tells_parameters_with_units_and_bounds() -> None:
 
 def test_inject_holds_and_takes_out(make_stack: Any, own_home: Path) -> None:
     stack = make_stack()
-    code, said = call("inject", "replica_freeze", "-t", "replica-0", "-d", "0.7", "--admin", stack.url)
+    code, said = call("inject", "replica_freeze", "-t", "replica-0", "-d", f"{BRIEF:g}", "--admin", stack.url)
     assert code == 0, said
     assert "replica_freeze is in replica-0 (by signals), proven after " in said
     assert "1 of 1 processes are stopped" in said
@@ -86,11 +86,12 @@ def test_inject_holds_and_takes_out(make_stack: Any, own_home: Path) -> None:
 
 def test_inject_says_it_in_json_too(make_stack: Any) -> None:
     stack = make_stack()
-    code, said = call("inject", "replica_freeze", "-t", "any", "-d", "0.5", "--admin", stack.url, "--json")
+    words = ["inject", "replica_freeze", "-t", "any", "-d", f"{BRIEF:g}", "--admin", stack.url, "--json"]
+    code, said = call(*words)
     assert code == 0
     begin, end = map(json.loads, said.splitlines())
     assert (begin["event"], begin["value"], end["event"], end["id"]) == ("in", 1.0, "out", begin["id"])
-    assert begin["until"] - begin["injected_at"] == pytest.approx(0.5)
+    assert begin["until"] - begin["injected_at"] == pytest.approx(BRIEF)
 
 
 def test_a_dry_run_prints_the_exact_steps(make_stack: Any, own_home: Path) -> None:
@@ -152,7 +153,7 @@ def test_ctrl_c_takes_it_out_at_once(number: int, make_stack: Any, own_home: Pat
     assert process.stdout is not None
     assert "is in replica-0" in process.stdout.readline()
     process.send_signal(number)
-    said, _ = process.communicate(timeout=30)
+    said, _ = process.communicate(timeout=120)
     assert eventually(lambda: not stack.replicas["replica-0"].stopped and records(own_home) == [])
     if number == signal.SIGINT:
         assert said.endswith("interrupted: taken out, undone\n")
@@ -168,7 +169,7 @@ def test_pressing_ctrl_c_again_and_again_leaves_nothing(make_stack: Any, own_hom
     while process.poll() is None:
         process.send_signal(signal.SIGINT)
         time.sleep(0.01)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert eventually(lambda: not stack.replicas["replica-0"].stopped and records(own_home) == [])
 
 

@@ -87,7 +87,8 @@ def test_it_completes_without_deviation_on_a_stack_that_heals(
     assert journal["steady_states"]["after"]["steady_state_met"] is True
     load = journal["rollbacks"][-1]["output"]
     assert load["requests"] > 8
-    assert load["failed"] == load["cut"]
+    # Those that were due just before it was stopped, and that a busy machine had not sent, were nobody's to lose.
+    assert load["failed"] - load["reasons"].get("the client was too slow to begin it", 0) == load["cut"]
     assert run.returncode == 0
 
 

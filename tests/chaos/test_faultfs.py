@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from chaos.engines import fuse
 from chaos.lab import faultrules
 from tests.chaos import storage_lab
+from tests.chaos.framework import eventually
 
 
 def parse(*rules: dict[str, Any], **keys: Any) -> list[faultrules.Rule]:
@@ -119,7 +121,7 @@ def faultfs(*argv: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=120,
     )
 
 
@@ -144,7 +146,7 @@ def test_wrong_usage_ends_with_a_sentence_and_status_2(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(storage_lab.lacks() is not None, reason=storage_lab.lacks() or "")
 def test_sigterm_frees_what_is_held_and_takes_the_mount_away(tmp_path: Path) -> None:
-    backing, mount, control = (tmp_path / name for name in ("backing", "mount", "control"))
+    backing, mount, control = (tmp_path / name for name in ("backing", "mount", "mount.control"))
     backing.mkdir()
     mount.mkdir()
     (backing / "a").write_text("here")
@@ -159,14 +161,13 @@ def test_sigterm_frees_what_is_held_and_takes_the_mount_away(tmp_path: Path) -> 
         assert (backing / "c").read_text() == "there"
         assert sorted(os.listdir(mount)) == ["a", "c"]
         (control / "hang.json").write_text('{"rules": [{"fault": "hang"}]}')
-        while '"hang.json": "ok"' not in (control / "state").read_text():
-            time.sleep(0.02)
+        assert eventually(lambda: fuse.state(str(mount)).get("files") == {"hang.json": "ok"})
         held = subprocess.Popen(["cat", str(mount / "a")], stderr=subprocess.PIPE, text=True)
-        time.sleep(0.3)
+        assert eventually(lambda: fuse.state(str(mount))["hits"].get("hang.json"))
         assert held.poll() is None
         daemon.terminate()
-        assert daemon.wait(10) == 0
-        assert held.communicate(timeout=10)[1] != ""
+        assert daemon.wait(60) == 0
+        assert held.communicate(timeout=60)[1] != ""
         assert os.listdir(mount) == []
     finally:
         daemon.kill()

@@ -52,9 +52,9 @@ def test_a_killed_node_is_gone_whole_and_comes_back_with_its_address_and_replica
         assert two_nodes.node().init is None
         assert next(r for r in place.replicas() if r.node == "node-1").pid is None
         assert two_nodes.node("node-2").init is not None
-    assert eventually(lambda: two_nodes.traces() == before, 30), two_nodes.traces()
+    assert eventually(lambda: two_nodes.traces() == before, 90), two_nodes.traces()
     assert not Path(hold).exists()
-    assert eventually(lambda: all(r.in_rotation for r in two_nodes.place.replicas()), 60)
+    assert eventually(lambda: all(r.in_rotation for r in two_nodes.place.replicas()), 120)
 
 
 def test_the_undo_of_a_killed_node_is_done_once_its_lab_is_gone() -> None:

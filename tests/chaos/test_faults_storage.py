@@ -22,6 +22,7 @@ from chaos import fault, inject, recover
 from chaos.engines import devicemapper, fuse, mounts, storage_probe, storage_reader
 from chaos.fault import Refused
 from tests.chaos import storage_lab
+from tests.chaos.framework import eventually
 
 pytestmark = [
     pytest.mark.skipif(storage_lab.lacks() is not None, reason=storage_lab.lacks() or ""),
@@ -53,8 +54,9 @@ def whole(storage: storage_lab.Storage) -> Iterator[storage_lab.Storage]:
     """The storage; the test fails if anything is not as it was before."""
     before = storage.seen()
     yield storage
-    eventually(lambda: whole_again(storage, before), 30)
-    assert storage.seen() == before
+    # Not looked at once more where it is: a probe that a busy machine had left behind may just make its file.
+    if not eventually(lambda: whole_again(storage, before)):
+        assert storage.seen() == before
     assert list(recover.records()) == []
 
 
@@ -64,15 +66,6 @@ def whole_again(storage: storage_lab.Storage, before: dict[str, Any]) -> bool:
         return storage.seen() == before
     except (OSError, subprocess.CalledProcessError):
         return False
-
-
-def eventually(true: Callable[[], Any], seconds: float = 10) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if true():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def outcome(action: Callable[[], Any]) -> str:
@@ -219,11 +212,21 @@ def test_latency_meets_cached_files_and_leaves_other_paths_alone(whole: storage_
         with (shared / "models" / "w.safetensors").open("rb", buffering=0) as f:
             f.read(4096)
         assert time.monotonic() - began >= 0.4
-        assert fuse.state(str(shared))["hits"]["storage_slow.json"] >= 1
-        hits = fuse.state(str(shared))["hits"]["storage_slow.json"]
+        hits = hits_by_now(shared)["storage_slow.json"]
+        assert hits >= 1
         (shared / "models" / "config.json").read_text()
-        time.sleep(0.2)
-        assert fuse.state(str(shared))["hits"]["storage_slow.json"] == hits
+        assert hits_by_now(shared)["storage_slow.json"] == hits
+
+
+def hits_by_now(shared: Path) -> dict[str, int]:
+    """How many operations each file of rules has met: as the daemon told after it had seen a file that is new now."""
+    mark = Path(f"{shared}.control", "mark.json")
+    mark.write_text('{"rules": []}')
+    assert eventually(lambda: fuse.state(str(shared))["files"].get(mark.name) == "ok")
+    hits: dict[str, int] = fuse.state(str(shared))["hits"]
+    mark.unlink()
+    assert eventually(lambda: mark.name not in fuse.state(str(shared))["files"])
+    return hits
 
 
 def test_on_full_storage_removing_and_reading_still_work(whole: storage_lab.Storage) -> None:
@@ -265,8 +268,8 @@ def test_a_process_that_is_held_can_be_killed_and_one_that_waits_goes_on(whole: 
         assert killed.poll() is None
         assert waits.poll() is None
         killed.kill()
-        killed.communicate(timeout=5)
-    assert waits.communicate(timeout=5)[0] == b"{}"
+        killed.communicate(timeout=60)
+    assert waits.communicate(timeout=60)[0] == b"{}"
 
 
 def test_two_faults_of_one_mount_come_and_go_independently(whole: storage_lab.Storage) -> None:
@@ -274,7 +277,8 @@ def test_two_faults_of_one_mount_come_and_go_independently(whole: storage_lab.St
     with inject.held("storage_slow", "node-1/shared", whole, LONG, {"latency": 0.3}) as (slow,):
         with inject.held("storage_io_error", "node-1/shared", whole, LONG, {"operations": "write"}):
             assert outcome(lambda: (whole.paths["shared"] / "new").write_text("x")) == "EIO"
-            assert slow.engine.prove(slow.target, slow.parameters, ("models/config.json", 0.0)).proven
+            before = "models/config.json", 0.0
+            assert eventually(lambda: slow.engine.prove(slow.target, slow.parameters, before).proven)
         (whole.paths["shared"] / "new").write_text("x")
         (whole.paths["shared"] / "new").unlink()
         with pytest.raises(Refused, match=r"is in already|has faultfs"):
@@ -283,12 +287,17 @@ def test_two_faults_of_one_mount_come_and_go_independently(whole: storage_lab.St
 
 
 def test_a_write_that_is_measured_leaves_no_file_though_it_takes_too_long(whole: storage_lab.Storage) -> None:
-    shared = str(whole.paths["shared"])
-    with inject.held("storage_slow", "node-1/shared", whole, LONG, {"latency": 0.3}):
-        found = storage_reader.measure(whole.node(), shared, "write", limit=0.5)
+    shared, file = str(whole.paths["shared"]), whole.backing / storage_probe.NAME
+    rules = Path(f"{shared}.control", "own.json")
+    rules.write_text('{"rules": [{"fault": "hang", "ops": ["fsync"]}]}')
+    assert eventually(lambda: fuse.state(shared)["files"] == {rules.name: "ok"})
+    try:
+        found = storage_reader.measure(whole.node(), shared, "write", limit=3.0)
         assert found["hung"] == "write"
-        assert eventually((whole.backing / storage_probe.NAME).exists)
-        assert eventually(lambda: not (whole.backing / storage_probe.NAME).exists())
+        assert eventually(file.exists)
+    finally:
+        rules.unlink()
+    assert eventually(lambda: not file.exists())
 
 
 def test_what_the_product_filled_into_an_empty_cache_gives_way_to_what_was_there(
@@ -386,8 +395,16 @@ REMOTE = [
 
 @pytest.mark.parametrize(("name", "mount", "parameters", "engine"), REMOTE)
 def test_a_fault_of_a_node_over_ssh_is_carried_out_and_undone_there(
-    whole: storage_lab.Storage, tmp_path: Path, name: str, mount: str, parameters: dict[str, Any], engine: str
+    whole: storage_lab.Storage,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    mount: str,
+    parameters: dict[str, Any],
+    engine: str,
 ) -> None:
+    # That node is this machine: what tests beside this one recover on it must not be the mount that is held here.
+    monkeypatch.setattr(mounts, "HOLD", str(tmp_path / "hold"))
     place = storage_lab.Remote(whole, str(tmp_path / "on-the-node"))
     with inject.held(name, f"node-1/{mount}", place, LONG, parameters) as (injection,):
         assert injection.engine.name == engine
@@ -466,9 +483,11 @@ def test_a_fault_is_undone_whole_when_its_node_has_died_meanwhile(
         own.kill_node()
     own.start_node()
     for path in map(str, own.paths.values()):
-        found = storage_reader.measure(own.node(), path, "write")
+        found = storage_reader.measure(own.node(), path, "write", limit=30.0)
         assert (found["hung"], found["errors"]) == (None, {}), path
-    assert own.seen() == before
+    # The probe's child removes its file when all is said.
+    if not eventually(lambda: whole_again(own, before)):
+        assert own.seen() == before
     assert list(recover.records()) == []
 
 
@@ -498,7 +517,7 @@ def test_what_only_the_node_has_mounted_is_put_right_inside_it(storage: storage_
 
 
 def test_a_fault_ends_by_itself_after_its_duration(whole: storage_lab.Storage) -> None:
-    (injection,) = inject.start("storage_gone", "node-1/local", whole, 2.0)
+    (injection,) = inject.start("storage_gone", "node-1/local", whole, 6.0)
     assert injection.wait()
     assert mounts.here(injection.target).fs_type == "tmpfs"
 
@@ -506,7 +525,7 @@ def test_a_fault_ends_by_itself_after_its_duration(whole: storage_lab.Storage) -
 def test_rules_lapse_when_nobody_is_left_to_take_them_away(whole: storage_lab.Storage) -> None:
     shared = whole.paths["shared"]
     file = Path(f"{shared}.control", "own.json")
-    file.write_text(json.dumps({"rules": [{"fault": "error", "errno": "EIO"}], "until": time.time() + 4}))
+    file.write_text(json.dumps({"rules": [{"fault": "error", "errno": "EIO"}], "until": time.time() + 8}))
     assert eventually(lambda: outcome(lambda: os.statvfs(shared)) == "EIO")
     assert eventually(lambda: outcome(lambda: os.statvfs(shared)) == "works")
     assert eventually(lambda: fuse.state(str(shared))["files"] == {"own.json": "over"})
@@ -538,7 +557,7 @@ def test_killing_the_file_system_frees_who_is_held_and_leaves_a_mount_that_recov
     assert held.poll() is None
     whole.daemon.kill()
     whole.daemon.communicate()
-    held.communicate(timeout=5)
+    held.communicate(timeout=60)
     assert held.returncode == 1
     assert outcome(lambda: os.listdir(shared)) == "ENOTCONN"
     injection.undo()

@@ -43,6 +43,13 @@ def test_a_peak_adds_to_the_traffic_of_now(stack: SmallStack) -> None:
 
 
 def test_a_peak_of_nothing_is_refused(stack: SmallStack) -> None:
+    def quiet() -> bool:
+        """What the test before had sent is counted, which comes late on a busy machine."""
+        before = stack.metric("exaserve_router_requests_total")
+        time.sleep(2)
+        return stack.metric("exaserve_router_requests_total") == before
+
+    assert eventually(quiet)
     with pytest.raises(Refused, match="the router has no traffic now that could be multiplied"):
         inject.start("traffic_peak", "fleet", stack.place(), 60)
 
@@ -61,7 +68,7 @@ def test_a_retry_storm_asks_again_at_once(stack: SmallStack) -> None:
     with inject.held("traffic_retry_storm", "fleet", stack.place(), 60, given) as (injection,):
         assert injection.proof is not None
         assert " of them again at once" in injection.proof.measured
-        assert stack.metric("exaserve_router_client_disconnects_total") > 0
+        assert eventually(lambda: stack.metric("exaserve_router_client_disconnects_total") > 0)
 
 
 def test_clients_that_vanish_are_counted_by_the_router(stack: SmallStack) -> None:
@@ -77,7 +84,7 @@ def test_slow_readers_hold_their_connections(stack: SmallStack) -> None:
         assert injection.proof is not None
         assert injection.proof.measured.startswith("3 clients read ")
         assert 0 < (injection.proof.value or 0) <= 450
-        assert stack.metric("exaserve_router_client_connections") >= 3
+        assert eventually(lambda: stack.metric("exaserve_router_client_connections") >= 3)
 
 
 def test_without_a_router_there_is_no_traffic(stack: SmallStack) -> None:
@@ -94,7 +101,7 @@ def test_a_source_ends_at_its_number_of_requests_and_at_its_time(stack: SmallSta
     )
     assert json.loads(stats.read_text())["sent"] == 7
     began = time.monotonic()
-    assert traffic_source.main(["slow", *common, "--seconds=1", "--clients=2", "--bytes-per-second=50"]) == 0
-    assert time.monotonic() - began < 10
+    assert traffic_source.main(["slow", *common, "--seconds=4", "--clients=2", "--bytes-per-second=50"]) == 0
+    assert time.monotonic() - began < 40  # to read the answers would take longer
     told = json.loads(stats.read_text())
     assert (told["sent"], told["open"]) == (2, 0)

@@ -16,7 +16,7 @@ from chaos import fault as faults
 from chaos import inject, recover, steps
 from chaos.fault import Engine, Fault, NotProven, Parameters, Plan, Refused, Target
 from chaos.place import Node
-from tests.chaos.framework import Here, Steps, eventually, fault, records, the_record
+from tests.chaos.framework import BRIEF, Here, Steps, eventually, fault, records, the_record
 
 
 def simple(tmp_path: Path, **given: Any) -> dict[str, Any]:
@@ -34,7 +34,8 @@ def test_a_fault_is_in_proven_and_out_again(tmp_path: Path, own_home: Path) -> N
         record = the_record(own_home)
         assert record is not None
         assert (record["state"], record["fault"], record["target"]) == ("in", "of_test", "fleet")
-        assert record["until"] == pytest.approx(one.until, abs=1.0)
+        # From when the dead-man got the word, which was before it was proven.
+        assert one.until <= record["until"] <= (one.proven_at or 0) + 30
     assert not (tmp_path / "mark").exists()
     assert records(own_home) == []
     one.undo()
@@ -59,8 +60,9 @@ def test_a_fault_that_silently_did_nothing_fails_and_is_undone(tmp_path: Path, o
 
 def test_a_fault_that_ended_before_its_proof_fails(tmp_path: Path, own_home: Path) -> None:
     given = simple(tmp_path, proof="/no/such/mark", within=20.0)
-    with pytest.raises(NotProven, match=r"not proven within 0\.4 s|it was over before it was proven"):
-        inject.start(fault(**given), "fleet", Here(), 0.4)
+    why = rf"not proven within {BRIEF:g} s|it was over before it was proven"
+    with pytest.raises(NotProven, match=why):
+        inject.start(fault(**given), "fleet", Here(), BRIEF)
     assert records(own_home) == []
 
 
@@ -175,7 +177,7 @@ def test_of_two_at_once_the_second_one_sees_the_first(tmp_path: Path, own_home: 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     held = [end for end in ends if isinstance(end, list)]
     assert len(held) == 1
     assert all("2 replicas were broken or out of rotation" in end for end in ends if isinstance(end, str))
@@ -220,10 +222,9 @@ def test_targets_that_were_over_before_the_last_was_in_are_no_success(tmp_path: 
     mark = str(tmp_path / "mark")
     given = Fault("f", "replica", "", (Late([steps.write(mark, "")], [steps.remove(mark)], mark),))
     place = Here({f"replica-{i}": ("http://127.0.0.1:9", os.getpid()) for i in range(3)})
-    with pytest.raises(
-        NotProven, match=r"f on replica-0 was over before all 2 were in: 1\.5 s are too short"
-    ):
-        inject.start(given, "replica-0,replica-1", place, 1.5, max_affected=2)
+    why = f"f on replica-0 was over before all 2 were in: {BRIEF:g} s are too short"
+    with pytest.raises(NotProven, match=why):
+        inject.start(given, "replica-0,replica-1", place, BRIEF, max_affected=2)
     assert records(own_home) == []
 
 
@@ -242,9 +243,14 @@ def test_a_region_and_its_lab_are_one_place_and_a_cluster_is_its_file() -> None:
 
 
 def test_a_crash_is_proven_though_its_time_was_over_first(tmp_path: Path, own_home: Path) -> None:
-    given = fault(**simple(tmp_path, undo=[]))
-    given = Fault(given.name, "traffic", "", given.engines, momentary=True)
-    (one,) = inject.start(given, "fleet", Here(), 0.001)
+    class Slow(Steps):
+        def prove(self, target: Any, p: Any, before: Any) -> Any:
+            time.sleep(BRIEF)
+            return super().prove(target, p, before)
+
+    given = Fault("f", "traffic", "", (Slow(**simple(tmp_path, undo=[])),), momentary=True)
+    (one,) = inject.start(given, "fleet", Here(), BRIEF)
+    assert (one.proven_at or 0) > one.until
     assert one.proof is not None
     assert one.proof.proven
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 from tests.benchmarks import kill_controller as benchmark
 from tests.benchmarks.kill_controller import Kill
 from tests.chaos import traces
-from tests.chaos.framework import eventually
+from tests.chaos.framework import eventually, kill_both
 from tests.chaos.two_nodes import TwoNodes, needs_lab
 
 
@@ -26,8 +26,14 @@ from tests.chaos.two_nodes import TwoNodes, needs_lab
 @pytest.mark.xdist_group("two nodes")
 @pytest.mark.parametrize("fault", ["replica_freeze", "link_loss", "storage_io_error"])
 def test_all_is_as_before_within_the_duration_and_a_second(fault: str, two_nodes: TwoNodes) -> None:
-    done = benchmark.kills(two_nodes.name, two_nodes.home, [fault], 2, 4.0, 7, print)
-    assert all(benchmark.in_time(one, 4.0) for one in done), done
+    # Killed within its first four seconds, and long before its time is over: a busy machine has to prove it, and we have
+    # to see that all is as before, in what is left.
+    duration, draw, done = 14.0, random.Random(f"7:{fault}"), []
+    for _ in range(2):
+        # What the kill before has frozen is not back in the router's eyes as soon as it goes on.
+        assert eventually(lambda: all(r.in_rotation for r in two_nodes.place.replicas()))
+        done.append(benchmark.kill(two_nodes.name, two_nodes.home, fault, duration, draw.uniform(0.0, 4.0)))
+    assert all(benchmark.in_time(one, duration) for one in done), done
 
 
 @needs_lab
@@ -39,19 +45,20 @@ def test_a_node_and_the_controller_that_die_together_leave_nothing(two_nodes: Tw
     before = traces.everything(two_nodes.name, two_nodes.home)
     program = two_nodes.command("link_loss", "--duration", "60")
     env = {**os.environ, "EXASERVE_HOME": str(two_nodes.home)}
-    command = subprocess.Popen(program, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = subprocess.Popen(
+        program, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
+    )
     try:
-        eventually(lambda: any(_in(path) for path in undo.glob("*.json")), 20.0)
+        assert eventually(lambda: any(_in(path) for path in undo.glob("*.json")))
         (record,) = [json.loads(path.read_bytes()) for path in undo.glob("*.json")]
         init = two_nodes.node().init
         assert init is not None
-        os.kill(record["deadman"]["pid"], signal.SIGKILL)
+        kill_both(command, record["deadman"])
         os.kill(init["pid"], signal.SIGKILL)
-        command.kill()
+        assert eventually(lambda: two_nodes.node().init is None)
     finally:
         command.kill()
         command.wait()
-        eventually(lambda: two_nodes.node().init is None, 5.0)
         two_nodes.lab("node", "start", "node-1")
     place = f"lab:{two_nodes.name}"
     for _ in range(2):
@@ -70,12 +77,8 @@ def _in(path: Path) -> bool:
 
 
 def _as_before(lab: TwoNodes, before: dict[str, Any]) -> None:
-    end = time.monotonic() + 15.0
-    left = ["?"]
-    while left and time.monotonic() < end:
-        left = traces.differences(before, traces.everything(lab.name, lab.home))
-        time.sleep(0.1)
-    assert left == []
+    if not eventually(lambda: traces.everything(lab.name, lab.home) == before):
+        assert traces.differences(before, traces.everything(lab.name, lab.home)) == []
 
 
 def test_only_what_is_as_before_in_time_counts() -> None:

@@ -13,6 +13,8 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,10 @@ import pytest
 from typer.testing import CliRunner
 
 from chaos import identity, places, recover
+from chaos.engines import fuse
 from chaos.fault import Refused
 from chaos.lab import build, cli, faults, mounts, network, state, storage, teardown, view
+from tests.chaos.framework import eventually, kill_both
 from tests.conftest import exaserve
 
 pytestmark = pytest.mark.xdist_group("lab")  # one worker sets up what they share
@@ -43,7 +47,7 @@ class Lab:
         """Output of ``exaserve lab``; checks its exit status."""
         at = arguments.index("--") if "--" in arguments else len(arguments)
         words = [*arguments[:at], "--name", self.name, *arguments[at:]]
-        done = exaserve("lab", *words, env=self.env)
+        done = exaserve("lab", *words, env=self.env, timeout=240)
         assert done.returncode == status, f"{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
@@ -57,7 +61,12 @@ class Lab:
     def on(self, node: str, *command: str) -> str:
         """Output of a command on the node, as `lab shell` gives it."""
         argv = ["nsenter", "-t", str(self.node(node)["init"]), "-n", "-m", "-p", "-u", "--", *command]
-        return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+        return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+    def ready(self) -> bool:
+        """Whether the router sends requests to every replica; one that was silent on a busy machine is back soon."""
+        replicas = [r for n in self.status()["nodes"] for r in n["replicas"]]
+        return all(r["pid"] and r["state"] == "ready" for r in replicas)
 
     def until(self, true: Callable[[], object], seconds: float = 60.0) -> None:
         """A part that is just restarting refuses a connection; it gets the time, too, and is shown if it stays away."""
@@ -170,14 +179,19 @@ def test_the_router_answers_from_every_node_and_prometheus_sees_all(lab: Lab) ->
     region = lab.status()["regions"][0]
     body = json.dumps({"model": "smollm2-135m", "prompt": "hello", "max_tokens": 2}).encode()
     answered = set()
-    for i in range(30):
+
+    def one(prompt: str) -> bool:
         asked = urllib.request.Request(
             f"{region['router']}/v1/completions",
-            body.replace(b"hello", f"hello {i}".encode()),
+            body.replace(b"hello", prompt.encode()),
             {"content-type": "application/json"},
         )
-        with urllib.request.urlopen(asked, timeout=10) as answer:
+        with urllib.request.urlopen(asked, timeout=30) as answer:
             answered.add(answer.headers["x-exaserve-replica"])
+        return True
+
+    for i in range(30):
+        lab.until(partial(one, f"hello {i}"))
     assert answered == {"replica-0", "replica-1"}
     if region["prometheus"] is None:
         pytest.skip("Prometheus is not installed")
@@ -188,21 +202,21 @@ def test_the_router_answers_from_every_node_and_prometheus_sees_all(lab: Lab) ->
         seen.clear()
         for series in found:
             seen.setdefault(series["metric"]["job"], []).append(series["metric"]["instance"])
-        return len(seen.get("exaserve-replica", [])) == 2 and len(seen.get("exaserve-exporter", [])) == 2
+        jobs = {"exaserve-replica": 2, "exaserve-exporter": 2, "exaserve-router": 1}
+        return all(len(seen.get(job, [])) == count for job, count in jobs.items())
 
     lab.until(all_up)
     addresses = [n["address"] for n in lab.status()["nodes"]]
     assert sorted(seen["exaserve-replica"]) == [f"{a}:8100" for a in addresses]
     assert sorted(seen["exaserve-exporter"]) == [f"{a}:9420" for a in addresses]
-    assert len(seen["exaserve-router"]) == 1
 
 
 @needs_root
 def test_status_and_shell_show_what_there_is(lab: Lab) -> None:
-    rows = [line.split() for line in lab("status").splitlines()]
     (pid,) = [r["pid"] for r in lab.node("node-1")["replicas"]]
     address = lab.node("node-1")["address"]
-    assert rows[1][:6] == ["node-1", "ready", address, "replica-0", "ready", str(pid)]
+    row = ["node-1", "ready", address, "replica-0", "ready", str(pid)]
+    lab.until(lambda: lab("status").splitlines()[1].split()[:6] == row)
     assert {n["name"] for n in json.loads(lab("status", "--json"))["nodes"]} == {"node-1", "node-2"}
     assert lab("shell", "node-2", "--", "sh", "-c", "hostname; pwd").split() == ["node-2", os.getcwd()]
 
@@ -218,6 +232,7 @@ def test_up_again_leaves_it_as_it_is(lab: Lab) -> None:
 
 @needs_root
 def test_a_replica_that_crashes_is_started_again_by_its_node(lab: Lab) -> None:
+    lab.until(lab.ready)
     (before,) = lab.node("node-1")["replicas"]
     os.kill(before["pid"], signal.SIGKILL)
 
@@ -231,14 +246,15 @@ def test_a_replica_that_crashes_is_started_again_by_its_node(lab: Lab) -> None:
 
 @needs_root
 def test_a_killed_node_is_gone_whole_and_comes_back_with_its_address_and_storage(lab: Lab) -> None:
+    lab.until(lab.ready)
     before = lab.node("node-2")
     (lab.folder / "node-2" / "local" / "kept").write_text("kept")
     os.kill(before["init"], signal.SIGKILL)
     daemon = storage.daemon(f"{lab.folder}/node-2/shared")
     if daemon is not None:
         os.kill(daemon, signal.SIGKILL)
-    lab.until(lambda: lab.node("node-2")["state"] == "down", 10)
-    lab.until(lambda: identity.of(before["replicas"][0]["pid"]) is None, 10)
+    lab.until(lambda: lab.node("node-2")["state"] == "down")
+    lab.until(lambda: identity.of(before["replicas"][0]["pid"]) is None)
     assert "down: node-2; exaserve lab node start NODE brings one back" in lab("up")
     assert "node-2 is down; exaserve lab node start node-2" in lab("shell", "node-2", "--", "true", status=1)
     assert "node-2 is ready after" in lab("node", "start", "node-2")
@@ -261,7 +277,7 @@ def test_shared_storage_whose_process_died_is_mounted_anew_in_a_lab_that_is_up(
     if before is None:
         pytest.skip("shared storage is no FUSE mount here")
     os.kill(before, signal.SIGKILL)
-    lab.until(lambda: identity.of(before) is None, 10)
+    lab.until(lambda: identity.of(before) is None)
     init = lab.node("node-1")["init"]
     assert "node-1: the process of its shared storage was gone; mounting that anew" in lab(*command)
     assert storage.daemon(shared) not in (None, before)
@@ -274,6 +290,7 @@ def test_shared_storage_whose_process_died_is_mounted_anew_in_a_lab_that_is_up(
 def test_as_a_place_it_tells_nodes_replicas_and_parts(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     for key, value in lab.env.items():
         monkeypatch.setenv(key, value)
+    lab.until(lab.ready)
     place, status = places.open(f"lab:{lab.name}"), lab.status()
     one, two, control = place.nodes()
     assert (one.name, one.device, one.control_device) == ("node-1", "exal0", f"exal-{lab.name}-1")
@@ -341,7 +358,7 @@ def test_down_removes_what_is_frozen_damaged_stuck_and_unknown(tmp_path: Path) -
             '{"rules": [{"fault": "hang"}]}'
         )
         if storage.daemon(str(shared)):
-            time.sleep(0.2)  # rules are read every 50 ms
+            lab.until(lambda: fuse.state(str(shared)).get("files", {}).get("stuck.json") == "ok")
         reading = [
             "nsenter",
             "-t",
@@ -365,7 +382,7 @@ def test_down_removes_what_is_frozen_damaged_stuck_and_unknown(tmp_path: Path) -
         said = lab("down")
     assert said.startswith(f"lab '{lab.name}' is gone after")
     assert lab.left == []
-    stuck.wait(10)
+    stuck.wait(60)
     assert lab("down").startswith("there is no lab")
     assert others() == before
 
@@ -401,7 +418,7 @@ def test_down_takes_out_the_faults_that_are_in_and_says_so(fault: str, tmp_path:
     assert said[0] == f"{fault} on node-1 was in and is taken out"
     assert said[1].startswith(f"lab '{lab.name}' is gone after")
     assert lab.left == []
-    assert inject.wait(10) == 0
+    assert inject.wait(60) == 0
     assert inject.stdout is not None
     inject.stdout.close()
     assert undo_records(lab) == []
@@ -414,15 +431,10 @@ def test_up_over_a_lab_that_went_down_with_its_machine_takes_its_faults_out(tmp_
     try:
         inject = injected(lab, "node_killed")
         (record,) = undo_records(lab)
-        for pid in (
-            inject.pid,
-            json.loads(record.read_bytes())["deadman"]["pid"],
-            *teardown.processes(str(lab.folder)),
-        ):
-            os.kill(pid, signal.SIGKILL)
-        inject.wait()
-        assert inject.stdout is not None
-        inject.stdout.close()
+        kill_both(inject, json.loads(record.read_bytes())["deadman"])
+        for pid in teardown.processes(str(lab.folder)):
+            with suppress(ProcessLookupError):  # it went with one before it
+                os.kill(pid, signal.SIGKILL)
         assert undo_records(lab) == [record]
         said = lab("up", "--nodes", "1", "--set", "monitoring.enabled=false")
         assert said.startswith("node_killed on node-1 was in and is taken out\n")
@@ -511,12 +523,11 @@ def test_down_while_it_is_built_stops_that(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "serving.cli", "lab", "up", "--nodes", "2", "--name", lab.name]
     building = subprocess.Popen(argv, env={**os.environ, **lab.env}, stdout=subprocess.PIPE, text=True)
     try:
-        end = time.monotonic() + 30
-        while not (lab.folder / "node-2" / "init.log").exists() and time.monotonic() < end:
-            time.sleep(0.02)
+        assert eventually((lab.folder / "node-2" / "init.log").exists)
+        building.send_signal(signal.SIGSTOP)  # or it might be up before `down` looks
         said = lab("down")
         assert f"lab '{lab.name}' is just being built; stopping that" in said
-        assert building.wait(30) == 130
+        assert building.wait(60) == 130
     finally:
         building.kill()
         building.wait()
@@ -631,7 +642,8 @@ def test_control_groups_that_vanish_meanwhile_keep_nothing_from_ending(
     (top / "in" / "deeper").mkdir(parents=True)
     (top / "freezer.state").mkdir()  # written to, it is as a group that has just gone: OSError
     groups = teardown._walk_groups("some")
-    assert [next(groups), next(groups)] == [top, min(p for p in top.iterdir())]
+    assert next(groups) == top
+    assert next(groups) in top.iterdir()  # which comes first is the file system's to say
     shutil.rmtree(top / "in")
     assert top / "in" / "deeper" not in list(groups)
     process = subprocess.Popen(["sleep", "60"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from chaoslib.exceptions import ActivityFailed
 
-from chaos import actions, load, probes
+from chaos import actions, load, probes, timeline
 from tests.chaos.framework import eventually
 
 
@@ -45,30 +45,29 @@ def test_attainment_is_one_without_a_request(make_stack: Any) -> None:
 def test_all_are_back_only_when_none_is_out(make_stack: Any) -> None:
     stack = make_stack(restart=1.0)
     actions.kill_replica(stack.url, "replica-1")
-    out = probes.wait_some_out_of_rotation(stack.url)
-    back = probes.wait_all_in_rotation(stack.url, timeout=20)
+    out = probes.wait_some_out_of_rotation(stack.url, timeout=60)
+    back = probes.wait_all_in_rotation(stack.url, timeout=60)
     assert 0 <= out <= back
     assert back >= 1.0
 
 
 def test_a_kill_is_followed_from_rotation_to_alert_and_back(make_stack: Any) -> None:
-    stack = make_stack(restart=1.0)
+    stack = make_stack(restart=6.0)  # so long that the alert is seen while it fires
     actions.kill_replica(stack.url, "replica-1")
-    out = probes.wait_out_of_rotation(stack.url, "replica-1")
-    fires = probes.wait_for_alert(stack.url, "ExaServeReplicaDown", "replica-1", timeout=10)
-    back = probes.wait_in_rotation(stack.url, "replica-1", timeout=20)
-    gone = probes.wait_for_alert(stack.url, "ExaServeReplicaDown", "replica-1", firing=False, timeout=10)
+    out = probes.wait_out_of_rotation(stack.url, "replica-1", timeout=60)
+    fires = probes.wait_for_alert(stack.url, "ExaServeReplicaDown", "replica-1", timeout=60)
+    back = probes.wait_in_rotation(stack.url, "replica-1", timeout=60)
+    gone = probes.wait_for_alert(stack.url, "ExaServeReplicaDown", "replica-1", firing=False, timeout=60)
     assert 0 <= out <= fires <= back <= gone
-    assert back >= 1.0
+    assert back >= 6.0
 
 
 def test_a_replica_that_was_out_and_is_back_counts_as_out(make_stack: Any) -> None:
     """A simulated replica may be back before anybody looks."""
     stack = make_stack(restart=0.0)
     actions.kill_replica(stack.url, "replica-1")
-    probes.wait_in_rotation(stack.url, "replica-1")
-    time.sleep(0.5)
-    probes.wait_in_rotation(stack.url, "replica-1")
+    killed = stack.replicas["replica-1"]
+    assert eventually(lambda: killed.state == "ready" and killed.since > timeline.start())
     assert probes.wait_out_of_rotation(stack.url, "replica-1", timeout=5) > 0
 
 
@@ -111,18 +110,18 @@ def test_requests_succeed_counts_who_answered_and_fails_at_the_first_that_is_not
 
 def test_load_runs_behind_the_experiment_and_tells_how_requests_ended(make_stack: Any) -> None:
     stack = make_stack(restart=60)
-    actions.start_load(stack.url, rate=30, seconds=60)
+    actions.start_load(stack.url, rate=30, seconds=240)
     try:
-        probes.wait_for_load("replica-0", requests=6, timeout=20)
+        probes.wait_for_load("replica-0", requests=6, timeout=60)
         actions.kill_replica(stack.url, "replica-0")
-        probes.wait_out_of_rotation(stack.url, "replica-0")
-        probes.wait_for_load("replica-1", requests=20, timeout=20)
+        probes.wait_out_of_rotation(stack.url, "replica-0", timeout=60)
+        probes.wait_for_load("replica-1", requests=20, timeout=60)
         during = probes.only_streams_of_replica_were_lost("replica-0")
         stack.replicas["replica-1"].process.kill()
         stack.replicas["replica-1"].process.wait()
         running = load.current()
         assert running is not None
-        assert eventually(lambda: any(r["status"] == 503 for r in running.records()), 30)
+        assert eventually(lambda: any(r["status"] == 503 for r in running.records()))
         with pytest.raises(ActivityFailed, match="failed that had not begun on replica-1"):
             probes.only_streams_of_replica_were_lost("replica-1")
     finally:
@@ -138,7 +137,7 @@ def test_load_ends_at_its_deadline_and_is_bounded(make_stack: Any) -> None:
     actions.start_load(stack.url, rate=20, seconds=2)
     running = load.current()
     assert running is not None
-    assert eventually(lambda: not running.running, 60)
+    assert eventually(lambda: not running.running)
     counted = stack.answered
     time.sleep(0.5)
     assert stack.answered == counted > 0

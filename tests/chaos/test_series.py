@@ -19,7 +19,7 @@ from exporters.catalog.chaos import METRICS
 
 
 def read(url: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=30) as answer:
         text = answer.read().decode()
     return {
         (s.name, tuple(sorted(s.labels.items()))): s.value

@@ -24,7 +24,7 @@ from tests.conftest import exaserve
 
 pytestmark = [
     pytest.mark.alone,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(
         os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("nsenter") is None,
         reason="a lab needs root, ip and nsenter",
@@ -59,7 +59,7 @@ class Lab:
             [sys.executable, "-m", "chaos.cli", *words],
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=280,
             env={**os.environ, **self.env},
         )
         assert done.returncode in (0, 1, 3), done.stdout + done.stderr
@@ -73,7 +73,7 @@ class Lab:
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     made = Lab(tmp_path_factory.mktemp("short") / "home")
     try:
-        done = exaserve("lab", "up", "--name", made.name, "--nodes", "2", env=made.env)
+        done = exaserve("lab", "up", "--name", made.name, "--nodes", "2", env=made.env, timeout=240)
         assert done.returncode == 0, done.stdout + done.stderr
         yield made
     finally:
@@ -120,11 +120,9 @@ def test_slow_storage_costs_nothing(lab: Lab) -> None:
 
 def test_prometheus_has_the_series_of_the_runs_and_recover_finds_nothing_left(lab: Lab) -> None:
     state = json.loads((lab.home / "lab" / lab.name / "lab.json").read_text())
-    asked = (
-        "sum+by+(experiment)+(last_over_time(exaserve_chaos_fault_injected_timestamp_seconds[10m])>bool+0)"
-    )
+    asked = "sum+by+(experiment)+(last_over_time(exaserve_chaos_fault_injected_timestamp_seconds[1h])>bool+0)"
     with urllib.request.urlopen(
-        f"{state['regions'][0]['prometheus']}/api/v1/query?query={asked}", timeout=10
+        f"{state['regions'][0]['prometheus']}/api/v1/query?query={asked}", timeout=60
     ) as answer:
         result = json.load(answer)["data"]["result"]
     assert {"replica-crash", "replica-freeze", "link-down", "storage-slow"} == {

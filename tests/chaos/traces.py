@@ -19,7 +19,7 @@ _HELD = Path("/run/exaserve-chaos")
 _ON_NODE = (
     "tc qdisc; nft -s list ruleset; grep -F '{folder}/' /proc/self/mountinfo; "
     "ip -o link | grep -oE '^[0-9]+: [a-z0-9]+|<.*mtu [0-9]+ qdisc [a-z0-9]+ state [A-Z]+'; "
-    "for port in {ports}; do curl -s -m 1 http://127.0.0.1:$port/_sim/fault; done"
+    "for port in {ports}; do curl -s -m 10 http://127.0.0.1:$port/_sim/fault; done"
 )
 
 

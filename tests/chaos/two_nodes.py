@@ -32,7 +32,7 @@ class TwoNodes:
     def lab(self, *arguments: str) -> str:
         """Output of ``exaserve lab``."""
         env = {"EXASERVE_HOME": str(self.home), "EXASERVE_RUN": ""}
-        done = exaserve("lab", *arguments, "--name", self.name, env=env)
+        done = exaserve("lab", *arguments, "--name", self.name, env=env, timeout=240)
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         return done.stdout
 

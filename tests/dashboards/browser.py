@@ -30,7 +30,7 @@ class Tab:
         self._number += 1
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": params}))
         while True:
-            message = json.loads(self._socket.recv(30))
+            message = json.loads(self._socket.recv(120))
             if message.get("id") == self._number:
                 assert "error" not in message, message
                 return dict(message["result"])
@@ -44,9 +44,13 @@ class Tab:
 
     def open(self, page: Path, fragment: str = "") -> None:
         self.call("Page.navigate", url=page.as_uri() + fragment)
-        end = time.monotonic() + 30
-        while self.run("document.readyState") != "complete":
-            assert time.monotonic() < end, "the page never loaded"
+        self.until("document.readyState", "complete")
+
+    def until(self, expression: str, value: Any = True) -> None:
+        """Wait until the JavaScript expression has this value: what the page does by itself takes its time."""
+        end = time.monotonic() + 120
+        while (found := self.run(expression)) != value:
+            assert time.monotonic() < end, f"{expression} is {found!r} and never became {value!r}"
             time.sleep(0.05)
 
     def point(self, selector: str, share: float) -> None:
@@ -74,20 +78,35 @@ def tab(folder: Path) -> Iterator[Tab]:
     argv = [PROGRAM, *flags, "--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank"]
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        port = _port(folder / "DevToolsActivePort")
-        pages = httpx.get(f"http://127.0.0.1:{port}/json", trust_env=False).json()
-        address = next(page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page")
-        with connect(address, max_size=2**28, proxy=None) as socket:
+        address = _address(_port(folder / "DevToolsActivePort"))
+        # No pings: a browser that is slow to answer them is no broken one.
+        options: dict[str, Any] = {"proxy": None, "open_timeout": 120, "ping_interval": None}
+        with connect(address, max_size=2**28, **options) as socket:
             yield Tab(socket)
     finally:
         process.terminate()
-        process.wait(30)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _port(file: Path) -> int:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while time.monotonic() < end:
         if file.exists() and (lines := file.read_text().splitlines()):
             return int(lines[0])
         time.sleep(0.05)
     raise AssertionError("the browser did not start")
+
+
+def _address(port: int) -> str:
+    """Of the first tab, which may come after the port."""
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        pages = httpx.get(f"http://127.0.0.1:{port}/json", trust_env=False, timeout=60).json()
+        if found := [page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page"]:
+            return str(found[0])
+        time.sleep(0.05)
+    raise AssertionError("the browser has no tab")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typer.testing import CliRunner
 
 from dashboards import alerting, alertmanager, build
 from dashboards.alerts_cli import app
+from tests.conftest import free_ports
 
 EXAMPLE = Path(alerting.__file__).with_name("alerting.example.yaml")
 BINARY = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
@@ -198,9 +198,7 @@ def running(example: Path, tmp_path: Path) -> Iterator[str]:
     """Address of an Alertmanager with the example's configuration."""
     if BINARY is None:
         pytest.skip("Alertmanager is not installed (Debian: prometheus-alertmanager)")
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_ports()
     text = example.read_text()
     for secret in ("pagerduty-key", "slack-url", "tickets-token", "smtp-password"):
         (tmp_path / secret).write_text("http://127.0.0.1:1/")
@@ -214,7 +212,7 @@ def running(example: Path, tmp_path: Path) -> Iterator[str]:
         )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     try:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 90
         while not _ready(url):
             assert time.monotonic() < end, (tmp_path / "log").read_text()
             assert process.poll() is None, (tmp_path / "log").read_text()
@@ -222,7 +220,7 @@ def running(example: Path, tmp_path: Path) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(60)
 
 
 def _ready(url: str) -> bool:
@@ -256,11 +254,11 @@ def test_alertmanager_silences_what_another_alert_explains_and_nothing_else(runn
         alert("ExaServeFabricCongested", instance="n3:9420", device="mlx5_0"),
         alert("ExaServeErrorBudgetBurn", "critical", model="m"),
     ]
-    httpx.post(f"{running}/api/v2/alerts", json=sent).raise_for_status()
+    httpx.post(f"{running}/api/v2/alerts", json=sent, timeout=60).raise_for_status()
     held: set[str] = set()
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while time.monotonic() < end:
-        found = httpx.get(f"{running}/api/v2/alerts").json()
+        found = httpx.get(f"{running}/api/v2/alerts", timeout=60).json()
         held = {_said(a["labels"]) for a in found if a["status"]["inhibitedBy"]}
         if len(found) == len(sent) and len(held) >= 7:
             break

@@ -6,6 +6,7 @@ tests/test_whole_stack.py's.
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "exporters")]
@@ -23,17 +25,18 @@ import fake_nvml
 import infiniband_trees
 from fake_nvml import GIB, FakeNvml
 from numa_trees import Machine, anonymous
-from test_on_prometheus import Target, free_port, start, wait_until
+from test_on_prometheus import Target, start, wait_until
 
 from exporters import gpu_processes, registry
 from exporters.collectors._nvml import Driver
 from exporters.http import ExporterServer
+from tests.conftest import free_ports
 from tests.dashboards.live import Live, by_board, unexplained, until_answered
 from tests.dashboards.queries import FOLDERS
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(360),
     pytest.mark.skipif(
         not shutil.which("prometheus"), reason="prometheus is not installed (Debian: prometheus)"
     ),
@@ -90,7 +93,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         node = registry.build(settings, COLLECTORS)
         server = ExporterServer("127.0.0.1", 0, node)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        port = free_port()
+        port = free_ports()
         target = (Target("exaserve-exporter", lambda _: ""), f"127.0.0.1:{server.port}")
         process = start(folder / "prometheus", "exaserve", [target], port)
         try:
@@ -98,7 +101,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         finally:
             traffic.set()
             process.terminate()
-            process.wait(30)
+            process.wait(60)
             server.close()
             node.close()
             nvml.end()
@@ -142,7 +145,7 @@ def test_every_query_of_the_fabric_board_answers_on_a_node_with_everything(prome
     live = Live(prometheus, FOLDERS["exaserve"], REASONS, QUERIES)
     assert wait_until(lambda: ready(live))
     answers = [a for a in (*live.board_answers(), *live.variable_answers()) if a.where == "fabric"]
-    answers = until_answered(live, answers, 40)
+    answers = until_answered(live, answers, 90)
     print(by_board(answers))
     assert not unexplained(answers), "no series and no reason:\n" + "\n".join(unexplained(answers))
 
@@ -150,15 +153,17 @@ def test_every_query_of_the_fabric_board_answers_on_a_node_with_everything(prome
 def test_every_rule_about_nodes_has_something_to_go_by(prometheus: str) -> None:
     live = Live(prometheus, FOLDERS["exaserve"], REASONS, QUERIES)
     assert wait_until(lambda: ready(live))
-    answers = until_answered(live, live.rule_answers(), 40)
+    answers = until_answered(live, live.rule_answers(), 90)
     print(by_board(answers))
     assert not unexplained(answers), "no series and no reason:\n" + "\n".join(unexplained(answers))
 
 
 def ready(live: Live) -> bool:
-    """Whether two scrapes have been recorded from."""
+    """Whether two scrapes have been recorded from; not while Prometheus starts."""
     try:
         return live.ask('{__name__=~"port:.+"}') > 0
-    except OSError:
-        time.sleep(0.2)
+    except (
+        httpx.HTTPError,
+        json.JSONDecodeError,
+    ):  # first nobody listens, then it says 503, which is no JSON
         return False

@@ -236,12 +236,13 @@ def test_a_login_page_in_front_is_no_grafana(grafana: FakeGrafana) -> None:
 
 
 def test_a_grafana_that_hangs_or_is_gone_ends_with_1_in_time(grafana: FakeGrafana) -> None:
-    grafana.delay = 2.0
+    grafana.delay = 60.0
     code, output = push(grafana, "--timeout", "0.2")
     assert (code, f"{grafana.url} did not answer in time; --timeout gives it more" in output) == (1, True)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    code, output = push(f"http://127.0.0.1:{port}")
+    with socket.socket() as held:  # so that nobody else can listen there either
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        code, output = push(f"http://127.0.0.1:{port}")
     assert (
         code,
         f"no connection to http://127.0.0.1:{port}: [Errno 111] Connection refused\n" in output,

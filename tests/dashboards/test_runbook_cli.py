@@ -45,7 +45,7 @@ def test_on_a_terminal_it_is_laid_out_without_markdowns_marks() -> None:
             break
         shown += piece
     os.close(master)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     text = shown.decode()
     assert "ExaServeReplicaDown" in text
     assert "exaserve status" in text

@@ -21,6 +21,7 @@ pytestmark = [
     pytest.mark.xdist_group("snapshot in browser"),  # one worker sets up what they share
 ]
 
+READOUT = "!document.getElementById('readout').hidden"
 HOSTILE = """</script><script>alert(1)</script><img src="http://127.0.0.1:1/x" onerror="alert(2)">"""
 
 
@@ -61,6 +62,7 @@ def test_nothing_leaves_the_page_and_no_label_runs(page: Path, tab: browser.Tab)
 def test_the_pointer_shows_time_and_values_as_they_are_printed(page: Path, tab: browser.Tab) -> None:
     tab.open(page)
     tab.point(".kind-timeseries .area", 0.9)
+    tab.until(READOUT)
     shown = tab.run("document.getElementById('readout').innerText")
     assert HOSTILE.split("<img")[0] in shown
     assert units.text(0.0123, units.unit("s")) == "12.3 ms"
@@ -84,6 +86,7 @@ def test_script_and_page_write_numbers_alike(page: Path, tab: browser.Tab, unit:
         f".querySelector('script'); s.textContent = {text}; return 0 }})()"
     )
     tab.point(".area", 0.5)
+    tab.until(READOUT)
     rows = "[...document.querySelectorAll('#readout div')].map(d => d.querySelector('b').textContent)"
     shown = [row for row in tab.run(rows) if row]
     assert shown == [units.text(v, of) for v in sorted(values, reverse=True)]
@@ -92,15 +95,14 @@ def test_script_and_page_write_numbers_alike(page: Path, tab: browser.Tab, unit:
 def test_tabs_show_one_board_and_paper_all(page: Path, tab: browser.Tab) -> None:
     visible = "[...document.querySelectorAll('section')].filter(s => s.offsetParent).map(s => s.id)"
     tab.open(page)
-    assert tab.run(visible) == ["fleet"]
+    tab.until(visible, ["fleet"])
     tab.run("document.querySelector('.tabs a[href=\"#router\"]').click()")
-    tab.run("new Promise(done => setTimeout(done, 50))")
-    assert tab.run(visible) == ["router"]
+    tab.until(visible, ["router"])
     tab.call("Emulation.setEmulatedMedia", media="print")
-    assert tab.run(visible) == ["fleet", "replica", "router"]
+    tab.until(visible, ["fleet", "replica", "router"])
     tab.call("Emulation.setEmulatedMedia", media="")
     tab.open(page, "#replica")
-    assert tab.run(visible) == ["replica"]
+    tab.until(visible, ["replica"])
 
 
 @pytest.mark.parametrize("width", [390, 800, 1400, 2500])

@@ -79,7 +79,8 @@ def dripping() -> Iterator[str]:
 
 
 @pytest.fixture
-def closed() -> str:
-    """Address where nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+def closed() -> Iterator[str]:
+    """Address where nothing listens. The port is held, so that no other test's server gets it meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{held.getsockname()[1]}"

@@ -191,7 +191,7 @@ class FakeNvml:
     def _driver(self, name: str, otherwise: int | None = None) -> Any:
         self.calls.append(name)
         if name in self.hangs:
-            self.gate.wait(60)
+            self.gate.wait(120)
         if (error := self.fails.get(name)) is not None:
             raise pynvml.NVMLError(error)
         if otherwise is not None and not self.up:
@@ -201,7 +201,7 @@ class FakeNvml:
     def _ask(self, name: str, gpu: Any, *arguments: Any) -> Any:
         owner = gpu if isinstance(gpu, FakeGpu) else next(g for g in self.gpus if gpu in g.migs)
         if name in owner.hangs:
-            owner.gate.wait(60)
+            owner.gate.wait(120)
         error = owner.fails_all or owner.fails.get(name) or (None if self.up else 1)
         if error is not None:
             raise pynvml.NVMLError(error)

@@ -3,7 +3,7 @@ MOUNTPOINT``.
 
 It speaks the kernel's protocol (Linux ``include/uapi/linux/fuse.h``, version 7.31) over /dev/fuse and needs
 no library. It is a process of its own, so that a test which wrongly holds the interpreter's lock in a system
-call hangs for a minute and not for ever: when this process ends, so does every call that waits for it.
+call hangs for two minutes and not for ever: when this process ends, so does every call that waits for it.
 
 It prints ``mounted`` or ``can't: <why>``; then each line on its standard input is an order: ``hang NAME``
 (requests of that name are kept unanswered; NAMES below), ``go`` (they are answered, and the next ones too),
@@ -27,7 +27,7 @@ NAMES = {
 }  # fmt: skip
 ROOT, FILE = 1, 2
 MNT_DETACH = 2
-MOST_SECONDS = 60
+MOST_SECONDS = 120
 _SILENT = {"forget", "interrupt", "batch_forget"}  # requests without an answer
 
 

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections import Counter as Tally
+from contextlib import suppress
 from pathlib import Path
 
 from exporters.catalog import CATALOG
@@ -48,19 +49,24 @@ class _FaultyFile(File):
             if self.path.endswith(end):
                 raise OSError(number, os.strerror(number))
         if self._faults.hanging and self.path.endswith(self._faults.hanging):
-            assert self._faults.go_on.wait(30)
+            assert self._faults.go_on.wait(120)
         return super().read()
 
 
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
+def open_files(below: Path) -> int:
+    """How many files there this process has open. What threads of other tests open and close meanwhile is elsewhere."""
+    found = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # closed meanwhile
+            found += os.readlink(f"/proc/self/fd/{fd}").startswith(f"{below}/")
+    return found
 
 
 def collector(sysfs: Path, files: Files | None = None) -> InfinibandCollector:
     return InfinibandCollector(Settings(sysfs=sysfs), files)
 
 
-def scrape(c: InfinibandCollector, seconds: float = 4.0) -> Found:
+def scrape(c: InfinibandCollector, seconds: float = 60.0) -> Found:
     samples = list(c.collect(time.monotonic() + seconds))
     for s in samples:
         assert len(CATALOG[s.name].labels) == len(s.labels), s

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+from exporters.collectors import _mtu
 from exporters.collectors.network import NetworkCollector
 from exporters.settings import Settings
 
@@ -19,7 +20,7 @@ SERVER = (
     "import socket,time\nfor f,a in ((2,'0.0.0.0'),(10,'::')):\n s=socket.socket(f)\n s.setsockopt(1,2,1)\n "
 )
 SERVER += (
-    "f==10 and s.setsockopt(41,26,1)\n s.bind((a,7))\n s.listen()\n globals()['k%d'%f]=s\ntime.sleep(60)"
+    "f==10 and s.setsockopt(41,26,1)\n s.bind((a,7))\n s.listen()\n globals()['k%d'%f]=s\ntime.sleep(240)"
 )
 
 
@@ -57,7 +58,7 @@ def main(kind: str) -> None:
             link("out", "in", me, peer.pid, 1, (9000, 1500))
             names = ("10.9.1.2:7", "[fd00:1::2]:7")
         else:
-            router = host("sleep", "60")
+            router = host("sleep", "240")
             started.append(router)
             link("out", "left", me, router.pid, 1, (1500, 1500))
             link("right", "in", router.pid, peer.pid, 2, (1400, 1400))
@@ -71,17 +72,18 @@ def main(kind: str) -> None:
                 run("ip", "route", "add", f"10.9.{net}.0/24", "via", gateway[0], inside=pid)
                 run("ip", "-6", "route", "add", f"fd00:{net}::/64", "via", gateway[1], inside=pid)
             names = ("10.9.2.2:7", "[fd00:2::2]:7")
+        _mtu.WAIT = 3.0  # a round trip, however slow this machine is
         clock = [0.0]
         collector = NetworkCollector(Settings(peers=names), clock=lambda: clock[0])
         answers = []
         for _ in range(100):  # until the peer listens
             clock[0] += 100
-            answers = [collector.collect(time.monotonic() + 4)]
+            answers = [collector.collect(time.monotonic() + 12)]
             if sum(s.value for s in answers[0] if s.name == "exaserve_network_peer_up") == len(names):
                 break
             time.sleep(0.05)
         clock[0] += 100
-        answers.append(collector.collect(time.monotonic() + 4))
+        answers.append(collector.collect(time.monotonic() + 12))
         print(json.dumps([{" ".join((s.name, *s.labels)): s.value for s in a} for a in answers]))
     finally:
         for process in started:

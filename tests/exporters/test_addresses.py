@@ -15,7 +15,8 @@ NUMBERED = socket.AF_INET
 
 
 def wait_for(check: Callable[[], object]) -> object:
-    for _ in range(500):
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
         found = check()
         if found:
             return found

@@ -26,9 +26,11 @@ ENGINE = [*ONLY, "--collector.engine"]
 
 def once(*args: str) -> str:
     """The page that these options give."""
-    ended = subprocess.run(
-        [*RUN, *args, "--textfile", "-", "--once"], capture_output=True, text=True, timeout=60
-    )
+    argv = [*RUN, *args, "--textfile", "-", "--once"]
+    for _ in range(3):
+        ended = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+        if "still at work after its limit" not in ended.stderr:  # on a machine that stood still meanwhile
+            break
     assert (ended.returncode, ended.stderr) == (0, "")
     return ended.stdout
 
@@ -45,12 +47,15 @@ def test_it_serves_until_sigterm_and_then_ends_with_0(
             line = process.stdout.readline()
             url = line.split()[1]
             assert line == f"exporter: {url} (engine)\n"
-            assert 'exaserve_kv_blocks{replica="replica-0",' in httpx.get(url, timeout=30).text
+            # A second is enough for the good one but on a machine that stands still meanwhile.
+            until = time.monotonic() + 60
+            while 'exaserve_kv_blocks{replica="replica-0",' not in (text := httpx.get(url, timeout=30).text):
+                assert time.monotonic() < until, text
             host, _, port = url.removeprefix("http://").removesuffix("/metrics").partition(":")
             with socket.create_connection((host, int(port))) as scraping:
                 scraping.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
                 process.send_signal(signal.SIGTERM)
-                assert process.wait(20) == 0
+                assert process.wait(60) == 0
         finally:
             process.kill()
 
@@ -85,14 +90,16 @@ def test_bad_usage_ends_with_2_and_says_what_to_write(args: list[str], says: str
 
 
 def test_bad_usage_of_the_program_itself_is_no_traceback() -> None:
-    ended = subprocess.run([*RUN, "--replica", "ftp://x"], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([*RUN, "--replica", "ftp://x"], capture_output=True, text=True, timeout=120)
     assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
 
 
 def test_a_port_in_use_ends_with_1_and_names_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ended = subprocess.run([*RUN, *ONLY, "--port", str(port)], capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(
+            [*RUN, *ONLY, "--port", str(port)], capture_output=True, text=True, timeout=120
+        )
     assert ended.returncode == 1
     assert ended.stderr == (
         f"can't listen on 127.0.0.1:{port}: Address already in use; choose another with --host and --port\n"
@@ -137,7 +144,7 @@ def test_only_the_collectors_that_are_on_are_imported() -> None:
     shows = "import sys, exporters.registry as r; r.build(r.Settings(), ['storage']);"
     shows += "print('httpx' in sys.modules, 'prometheus_client' in sys.modules, 'numpy' in sys.modules)"
     ended = subprocess.run(
-        [sys.executable, "-c", shows], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", shows], capture_output=True, text=True, timeout=120, check=True
     )
     assert ended.stdout == "False False False\n"
 
@@ -149,12 +156,12 @@ def test_a_page_is_kept_in_a_file_until_the_end(tmp_path: Path) -> None:
         assert process.stdout
         try:
             assert process.stdout.readline() == f"exporter: {path} every 1 s (no collector)\n"
-            until = time.monotonic() + 20
+            until = time.monotonic() + 60
             while not path.exists() and time.monotonic() < until:
                 time.sleep(0.02)
             assert path.read_text().splitlines()[-1].startswith("exaserve_exporter_build_info{")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
         finally:
             process.kill()
     assert not path.exists()
@@ -178,12 +185,12 @@ def test_a_hang_up_ends_it_as_well_and_leaves_no_old_page(tmp_path: Path) -> Non
         assert process.stdout
         try:
             process.stdout.readline()
-            until = time.monotonic() + 20
+            until = time.monotonic() + 60
             while not path.exists() and time.monotonic() < until:
                 time.sleep(0.02)
             assert path.exists()
             process.send_signal(signal.SIGHUP)
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
         finally:
             process.kill()
     assert not path.exists()

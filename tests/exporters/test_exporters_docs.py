@@ -89,7 +89,7 @@ def command(words: list[str], config: Path) -> subprocess.CompletedProcess[str]:
     ]
     argv += ["--textfile", "-", "--once"]
     return subprocess.run(
-        [sys.executable, "-m", "serving.cli", *argv], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "serving.cli", *argv], capture_output=True, text=True, timeout=120
     )
 
 
@@ -102,7 +102,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", "--recursive-errors=no", unit],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     said = [line for line in check.stderr.splitlines() if unit.name in line]
     assert (check.returncode, said) == (0, [])

@@ -68,7 +68,7 @@ def say() -> Iterator[Say]:
         listener.close()
 
 
-def get(url: str, seconds: float = 5.0, most: int = 1000, until: float = 20.0) -> bytes | Exception:
+def get(url: str, seconds: float = 60.0, most: int = 1000, until: float = 120.0) -> bytes | Exception:
     answers: list[bytes | Exception] = []
     Fetcher().run([Ask(url, seconds, most, answers.append)], time.monotonic() + until)
     assert len(answers) == 1
@@ -155,7 +155,7 @@ def test_silence_and_dripping_end_at_the_time_limit(hung: str, dripping: str) ->
     began = time.monotonic()
     assert isinstance(get(hung, 0.3), TimeoutError)
     assert isinstance(get(dripping, 0.3), TimeoutError)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # of 120 in all
 
 
 def test_at_the_end_of_all_time_nobody_is_left_without_an_answer(
@@ -172,13 +172,13 @@ def test_at_the_end_of_all_time_nobody_is_left_without_an_answer(
 
 def test_what_then_returns_is_asked_next(say: Say) -> None:
     answers: list[bytes | Exception] = []
-    second = Ask(say(OK + b"\r\nb")[0], 5, 10, answers.append)
+    second = Ask(say(OK + b"\r\nb")[0], 60, 10, answers.append)
 
     def then(answer: bytes | Exception) -> Ask:
         answers.append(answer)
         return second
 
-    Fetcher().run([Ask(say(OK + b"\r\na")[0], 5, 10, then)], time.monotonic() + 10)
+    Fetcher().run([Ask(say(OK + b"\r\na")[0], 60, 10, then)], time.monotonic() + 60)
     assert answers == [b"a", b"b"]
 
 
@@ -205,7 +205,7 @@ def test_more_questions_than_file_descriptors_are_all_answered(
     scarce = types.SimpleNamespace(**{**vars(socket), "socket": Scarce})
     monkeypatch.setattr(_get, "socket", scarce)
     answers: list[bytes | Exception] = []
-    Fetcher().run([Ask(url, 5, 10, answers.append) for _ in range(8)], time.monotonic() + 10)
+    Fetcher().run([Ask(url, 60, 10, answers.append) for _ in range(8)], time.monotonic() + 60)
     assert answers == [b"hello"] * 8
     assert open_now == 0
 
@@ -252,8 +252,8 @@ def test_a_name_whose_first_address_refuses_is_reached_at_its_second(
     monkeypatch.setattr(_addresses.socket, "getaddrinfo", look)
     fetcher, answers = Fetcher(), []
     for _ in range(2):
-        ask = Ask(url.replace("127.0.0.1", "replica.test"), 5, 10, answers.append)
-        fetcher.run([ask], time.monotonic() + 10)
+        ask = Ask(url.replace("127.0.0.1", "replica.test"), 60, 10, answers.append)
+        fetcher.run([ask], time.monotonic() + 60)
     assert answers == [b"hello", b"hello"]
     assert asked == ["replica.test"]
     assert fetcher.addresses.of("replica.test", 1) == [
@@ -271,7 +271,7 @@ def test_a_name_server_that_hangs_holds_up_nothing_else(say: Say, monkeypatch: p
         if host.endswith(".test"):
             if kwargs.get("flags"):
                 raise socket.gaierror(-2, "not a number")
-            stop.wait(20)
+            stop.wait(120)
             raise socket.gaierror(-3, "no name server")
         return real(host, *args, **kwargs)  # type: ignore[arg-type]
 
@@ -279,8 +279,8 @@ def test_a_name_server_that_hangs_holds_up_nothing_else(say: Say, monkeypatch: p
     answers: list[bytes | Exception] = []
     asks = [Ask(f"http://h{i}.test/", 0.5, 10, answers.append) for i in range(40)]
     began = time.monotonic()
-    Fetcher().run([*asks, Ask(url, 5, 10, answers.append)], time.monotonic() + 10)
+    Fetcher().run([*asks, Ask(url, 60, 10, answers.append)], time.monotonic() + 60)
     stop.set()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert b"hello" in answers
     assert sum(isinstance(a, TimeoutError) for a in answers) == 40

@@ -122,7 +122,7 @@ def test_a_kept_connection_is_not_slowed_by_acknowledgements_that_wait(exporter:
     with httpx.Client() as client:
         client.get(f"{exporter}/healthz")
         took = []
-        for _ in range(20):
+        while len(took) < 20 or (min(took) >= 0.03 and len(took) < 300):
             began = time.monotonic()
             client.get(f"{exporter}/metrics")
             took.append(time.monotonic() - began)
@@ -258,7 +258,7 @@ def test_a_client_that_takes_no_answer_is_let_go(start: Start, monkeypatch: pyte
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(address(url))
         client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while time.monotonic() < end:  # its place, the only one, is free again
             try:
                 assert httpx.get(f"{url}/healthz").status_code == 200
@@ -269,7 +269,9 @@ def test_a_client_that_takes_no_answer_is_let_go(start: Start, monkeypatch: pyte
             pytest.fail("the connection was held")
 
 
-def test_clients_that_ask_for_nothing_keep_nobody_out(exporter: str) -> None:
+def test_clients_that_ask_for_nothing_keep_nobody_out(exporter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # For a thread to give its place back, however slow this machine is.
+    monkeypatch.setattr(exporter_http, "_ROOM_SECONDS", 30.0)
     held = [socket.create_connection(address(exporter)) for _ in range(3 * exporter_http.MAX_CONNECTIONS)]
     try:
         for client in held[::2]:
@@ -292,13 +294,19 @@ def test_connections_beyond_the_bound_are_closed_at_once_while_all_are_answered(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter_http, "MAX_CONNECTIONS", 2)
-    gate = threading.Event()
+    gate, answered, real = threading.Event(), threading.Semaphore(0), Registry.scrape
+
+    def scrape(of: Registry, limit: float) -> registry.Values:
+        answered.release()
+        return real(of, limit)
+
+    monkeypatch.setattr(Registry, "scrape", scrape)
     url = start(Replicas(1, gate))
     held = [socket.create_connection(address(url)) for _ in range(2)]
     try:
         for client in held:
             client.sendall(b"GET /metrics HTTP/1.0\r\nX-Prometheus-Scrape-Timeout-Seconds: 60\r\n\r\n")
-        time.sleep(0.3)
+        assert all(answered.acquire(timeout=30) for _ in held)
         assert say(url, b"") == b""
         gate.set()
         for client in held:

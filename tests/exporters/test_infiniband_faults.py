@@ -8,6 +8,7 @@ import shutil
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import infiniband_trees as trees
@@ -28,6 +29,13 @@ from infiniband_reading import (
 
 from exporters.collectors import _infiniband_device, infiniband
 from exporters.collectors._infiniband_files import Files
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +97,7 @@ def test_files_that_the_kernel_itself_refuses(tmp_path: Path) -> None:
     (at / "dangling").symlink_to("nowhere")
     os.mkfifo(at / "pipe")
     c = collector(tmp_path)
-    before = open_files()
+    before = open_files(tmp_path)
     for _ in range(3):
         found = scrape(c)
         assert found[UNREADABLE, ("mlx5_0",)] == 4
@@ -97,7 +105,7 @@ def test_files_that_the_kernel_itself_refuses(tmp_path: Path) -> None:
             "out_of_buffer",
             "out_of_sequence",
         }
-    assert open_files() < before + 80
+    assert open_files(tmp_path) < before + 80
 
 
 @pytest.mark.parametrize(
@@ -130,12 +138,12 @@ def test_folders_that_are_far_too_long_are_cut_and_the_rest_is_counted(tmp_path:
 def test_no_more_files_are_kept_open_than_allowed(tmp_path: Path) -> None:
     trees.many_ports(tmp_path, devices=2, ports=2)
     whole = read(tmp_path)
-    before = open_files()
+    before = open_files(tmp_path)
     c = collector(tmp_path, Files(most=20))
     assert scrape(c) == scrape(c) == whole
-    assert open_files() - before == 20
+    assert open_files(tmp_path) - before == 20
     del c
-    assert open_files() == before
+    assert open_files(tmp_path) == before
 
 
 def test_a_device_that_is_removed_leaves_no_series_and_no_open_file(tmp_path: Path) -> None:
@@ -143,10 +151,10 @@ def test_a_device_that_is_removed_leaves_no_series_and_no_open_file(tmp_path: Pa
     trees.mlx5(tmp_path, "mlx5_1")
     c = collector(tmp_path)
     scrape(c)
-    both = open_files()
+    both = open_files(tmp_path)
     trees.remove(tmp_path, "mlx5_1")
     assert {labels[0] for _, labels in scrape(c)} == {"mlx5_0"}
-    assert open_files() < both
+    assert open_files(tmp_path) < both
     trees.mlx5(tmp_path, "mlx5_1", first=9000)
     assert scrape(c)[PORT + "transmit_packets_total", ("mlx5_1", "1")] == 10_002
 
@@ -216,10 +224,10 @@ def test_a_device_that_hangs_costs_only_its_own_series(
     c = collector(tmp_path, files)
     whole = scrape(c)
     files.hanging = ("mlx5_1/ports/1/counters/link_downed", "mlx5_2/ports/1/state")
-    for _ in range(3):
+    for seconds in (4.0, 60.0, 60.0):  # those that hang take all of the first, and are not waited for again
         started = time.monotonic()
-        found = scrape(c, 0.5)
-        assert time.monotonic() - started < 2
+        found = scrape(c, seconds)
+        assert time.monotonic() - started < 30
         assert found[UP, ("mlx5_1",)] == found[UP, ("mlx5_2",)] == 0
         others = {key: v for key, v in whole.items() if key[1][0] in ("mlx5_0", "mlx5_3")}
         assert {key: v for key, v in found.items() if key[1][0] in ("mlx5_0", "mlx5_3")} == others
@@ -229,13 +237,10 @@ def test_a_device_that_hangs_costs_only_its_own_series(
         }
     # Nobody tried it a second time while the first one hung.
     assert max(n for path, n in files.reads.items() if path.endswith(files.hanging)) == 2
-    assert len([t for t in threading.enumerate() if t.name == "infiniband-devices"]) == 2
+    # Further threads, begun where the others were slow, end as soon as there is nothing left to read.
+    until(lambda: len([t for t in threading.enumerate() if t.name == "infiniband-devices"]) == 2)
     files.go_on.set()
-    for _ in range(100):
-        if (found := scrape(c)) == whole:
-            break
-        time.sleep(0.02)
-    assert found == whole
+    until(lambda: scrape(c) == whole)
 
 
 def test_a_device_that_is_slow_but_in_time_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +250,7 @@ def test_a_device_that_is_slow_but_in_time_is_there(tmp_path: Path, monkeypatch:
     files = Faulty()
     files.hanging = ("mlx5_0/ports/1/state",)
     threading.Timer(0.2, files.go_on.set).start()
-    found = scrape(collector(tmp_path, files), 20)
+    found = scrape(collector(tmp_path, files), 60)
     assert found[UP, ("mlx5_0",)] == found[UP, ("mlx5_1",)] == 1
 
 
@@ -257,16 +262,12 @@ def test_a_device_that_goes_while_its_reader_hangs_leaves_no_open_file(tmp_path:
     scrape(c)
     files.hanging = ("mlx5_1/ports/1/counters/link_downed",)
     scrape(c, 0.2)
-    both = open_files()
+    both = open_files(tmp_path)
     trees.remove(tmp_path, "mlx5_1")
     assert {labels[0] for _, labels in scrape(c)} == {"mlx5_0"}
-    assert open_files() == both
+    assert open_files(tmp_path) == both
     files.go_on.set()
-    for _ in range(200):
-        if open_files() <= both - 40:
-            break
-        time.sleep(0.02)
-    assert open_files() <= both - 40
+    until(lambda: open_files(tmp_path) <= both - 40)
 
 
 def test_a_file_of_the_real_sysfs_that_is_kept_open_says_what_holds_now() -> None:

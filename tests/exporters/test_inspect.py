@@ -56,6 +56,9 @@ def can_trace() -> bool:
     return scope == "0" or os.geteuid() == 0
 
 
+#: Stacks come in milliseconds, but on a machine that stands still meanwhile.
+PATIENT = ("--timeout", "60")
+
 needs_trace = pytest.mark.skipif(not can_trace(), reason="kernel.yama.ptrace_scope forbids reading stacks")
 
 
@@ -85,7 +88,7 @@ def inspect(*arguments: str) -> Any:
 
 
 def told(*arguments: str) -> dict[str, Any]:
-    result = inspect(*arguments, "--json")
+    result = inspect(*arguments, "--json", *PATIENT)
     assert result.exit_code == 0, result.output
     return dict(json.loads(result.stdout))
 
@@ -97,7 +100,7 @@ def told(*arguments: str) -> dict[str, Any]:
 def test_threads_that_wait_for_one_lock_are_found(program: Callable[[str], subprocess.Popen[bytes]]) -> None:
     pid = program("still").pid
     expected = {f"blocked-{i}": "lock" for i in range(4)} | {"accepting": "socket"}
-    end = time.monotonic() + 30  # they may not have come there yet
+    end = time.monotonic() + 60  # they may not have come there yet
     while True:
         found = told(str(pid))
         process = found["processes"][0]
@@ -121,9 +124,9 @@ def test_a_busy_loop_is_found_and_the_text_names_it(
     program: Callable[[str], subprocess.Popen[bytes]],
 ) -> None:
     pid = program("busy").pid
-    end = time.monotonic() + 30  # a busy machine may give it no time in one half second
+    end = time.monotonic() + 60  # a busy machine may give it no time in one half second
     while True:
-        result = inspect(str(pid))
+        result = inspect(str(pid), *PATIENT)
         assert result.exit_code == 0
         lines = (
             f"{pid}: thread computing uses",
@@ -142,7 +145,7 @@ def test_a_stopped_process_is_told(program: Callable[[str], subprocess.Popen[byt
     process = program("still")
     os.kill(process.pid, signal.SIGSTOP)
     # Its main thread may be in a system call that it has to leave first.
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while f"{process.pid}: it is stopped by a signal" not in (result := inspect(str(process.pid))).stdout:
         assert time.monotonic() < end, result.stdout
     assert f"kill -CONT {process.pid}" in result.stdout
@@ -252,7 +255,8 @@ def test_everything_else_is_shown_when_stacks_cannot_be_had(
     spy.chmod(0o755)
     monkeypatch.setattr(gather, "_program", lambda: str(spy) if script else None)
     monkeypatch.setattr(gather, "pids_of", lambda settings, target: [os.getpid()])
-    result = inspect("1", "--timeout", "1", "--json")
+    limit = "1" if script == "exec sleep 60" else "60"
+    result = inspect("1", "--timeout", limit, "--json")
     (process,) = json.loads(result.stdout)["processes"]
     assert process["pid"] == os.getpid()
     assert process["resident"] > 2**20

@@ -295,24 +295,23 @@ def test_a_page_of_something_else_and_a_server_that_is_silent_are_errors_with_th
     serve: Callable[..., str], hung: str
 ) -> None:
     for url, why in ((serve(b"up 1\n"), "not an ExaServe router"), (serve(b"", 503), "answered 503")):
-        collector = IntentDriftCollector(Settings(router=url))
+        collector = IntentDriftCollector(Settings(router=url, timeout=60.0))
         with pytest.raises(ValueError, match=why):
-            collector.collect(time.monotonic() + 5)
+            collector.collect(time.monotonic() + 60)
     began = time.monotonic()
     with pytest.raises(ValueError, match=hung):
-        IntentDriftCollector(Settings(router=hung, timeout=0.2)).collect(time.monotonic() + 5)
-    assert time.monotonic() - began < 3
+        IntentDriftCollector(Settings(router=hung, timeout=0.2)).collect(time.monotonic() + 60)
+    assert time.monotonic() - began < 30
 
 
 def test_a_page_is_read_over_http(serve: Callable[..., str], reference: Path) -> None:
     router = Router()
-    collector = IntentDriftCollector(
-        Settings(router=serve(lambda: router.text().encode()), intent_reference=reference)
-    )
+    url = serve(lambda: router.text().encode())
+    collector = IntentDriftCollector(Settings(router=url, intent_reference=reference, timeout=60.0))
     router.serve(general=10)
-    collector.collect(time.monotonic() + 5)
+    collector.collect(time.monotonic() + 60)
     router.serve(general=150, legal=50)
-    found = {s.name: s.value for s in collector.collect(time.monotonic() + 5)}
+    found = {s.name: s.value for s in collector.collect(time.monotonic() + 60)}
     assert found[f"{P}window_samples"] == 200
     assert 0 < found[f"{P}distance_ratio"] < 1
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -115,20 +117,35 @@ def test_without_replicas_there_is_nothing(tmp_path: Path, found: Callable[..., 
         scrape(tmp_path)
 
 
+OPENS_FILES = """
+import os, sys
+print("ready", flush=True)
+sys.stdin.readline()
+files = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
+print("more", flush=True)
+sys.stdin.read()
+"""
+
+
 def test_a_real_process_is_read() -> None:
-    use = leak.use(Path("/proc"), os.getpid())
+    """One of the test's own: in this one threads of other tests may still open and close files."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", OPENS_FILES], stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        use = leak.use(Path("/proc"), process.pid)
+        process.stdin.write("go on\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "more\n"
+        more = leak.use(Path("/proc"), process.pid)
+        process.stdin.close()
     assert use is not None
     assert use.resident is not None
     assert use.anonymous is not None
     assert use.resident >= use.anonymous > 2**20
     assert use.fds is not None
     assert use.fds >= 3
-    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
-    try:
-        more = leak.use(Path("/proc"), os.getpid())
-        assert more is not None
-        assert more.fds == use.fds + 20
-    finally:
-        for fd in files:
-            os.close(fd)
+    assert more is not None
+    assert more.fds == use.fds + 20
     assert leak.use(Path("/proc"), 2**22 + 1) is None

@@ -30,7 +30,7 @@ INTERFACE = "exaserve_network_interface_mtu_bytes"
 Samples = dict[tuple[str, ...], float]
 
 
-def collect(collector: NetworkCollector, seconds: float = 4.0) -> Samples:
+def collect(collector: NetworkCollector, seconds: float = 60.0) -> Samples:
     samples = collector.collect(time.monotonic() + seconds)
     assert all(len(metric(s.name).labels) == len(s.labels) for s in samples)
     found = {(s.name, *s.labels): s.value for s in samples}
@@ -49,9 +49,11 @@ def listening() -> Iterator[int]:
 
 
 @pytest.fixture
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+def closed_port() -> Iterator[int]:
+    """Where nobody listens, nor can begin to."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 @pytest.fixture
@@ -102,10 +104,11 @@ def test_a_peer_that_takes_connections_is_up_and_another_one_says_why_not(
 ) -> None:
     well, refusing, mute = (f"127.0.0.1:{port}" for port in (listening, closed_port, silent))
     began = time.monotonic()
-    found = collect(NetworkCollector(Settings(peers=(well, refusing, mute), timeout=0.5)))
-    assert time.monotonic() - began < 4
+    # The mute one takes all of the timeout; the others have as much.
+    found = collect(NetworkCollector(Settings(peers=(well, refusing, mute), timeout=3.0)))
+    assert time.monotonic() - began < 18  # a third of the time is for connections
     assert [found[UP, peer] for peer in (well, refusing, mute)] == [1, 0, 0]
-    assert 0 < found[SECONDS, well] < 3
+    assert 0 < found[SECONDS, well] < 18
     assert {key for key in found if key[0] == SECONDS} == {(SECONDS, well)}
     assert results(found, well) == {"ok": 1}
     assert results(found, refusing) == {"refused": 1}
@@ -173,7 +176,7 @@ def test_a_name_that_is_none_and_one_whose_lookup_hangs_cost_the_others_nothing(
 
     def look(host: str) -> list[str]:
         if host == "slow":
-            hanging.wait(20)
+            hanging.wait(120)
         if host == "none":
             raise socket.gaierror("no such name")
         return ["127.0.0.1"]
@@ -185,8 +188,8 @@ def test_a_name_that_is_none_and_one_whose_lookup_hangs_cost_the_others_nothing(
         for n in (1, 2):
             clock[0] += 20
             began = time.monotonic()
-            found = collect(collector, seconds=2.0)
-            assert time.monotonic() - began < 3
+            found = collect(collector, seconds=8.0)  # of which a third goes by for the name
+            assert time.monotonic() - began < 30
             assert found[UP, well] == 1
             assert results(found, "slow:1") == results(found, "none:1") == {"name": n}
     finally:
@@ -208,7 +211,7 @@ def namespaces() -> list[str]:
     why = "there is no unshare"
     for command in (["unshare", "-rn"], ["unshare", "-n"]):
         try:
-            made = subprocess.run([*command, "ip", "link"], capture_output=True, text=True, timeout=20)
+            made = subprocess.run([*command, "ip", "link"], capture_output=True, text=True, timeout=120)
         except OSError as error:
             why = str(error)
             continue
@@ -223,7 +226,7 @@ def measured(namespaces: list[str], kind: str) -> list[dict[str, float]]:
         [*namespaces, sys.executable, str(HERE / "network_namespace.py"), kind],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         cwd=HERE.parents[1],
         env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
     )

@@ -23,6 +23,8 @@ def write(path: Path, text: str) -> None:
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     sysfs, procfs, home = tmp_path / "sys", tmp_path / "proc", tmp_path / "home"
     monkeypatch.setenv("EXASERVE_HOME", str(home))
+    # A second is too short where this machine stands still meanwhile.
+    monkeypatch.setattr("exporters.collectors.node.WAIT", 60.0)
     of = engine.site_packages
     monkeypatch.setattr(engine, "site_packages", lambda folder: [] if folder == "-" else of(folder))
     write(procfs / "sys/kernel/osrelease", "6.8.0-60-generic")
@@ -43,7 +45,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 def collect(collector: NodeCollector) -> dict[tuple[str, ...], float]:
     return {
         (s.name.removeprefix("exaserve_node_"), *s.labels): s.value
-        for s in collector.collect(time.monotonic() + 5)
+        for s in collector.collect(time.monotonic() + 60)
     }
 
 
@@ -90,7 +92,7 @@ def test_an_engine_that_hangs_costs_only_its_own_series(
     over = threading.Event()
     collector = NodeCollector(settings)
     monkeypatch.setattr("exporters.collectors.node.WAIT", 0.1)
-    monkeypatch.setattr(collector, "_look", lambda: over.wait(30) and {})
+    monkeypatch.setattr(collector, "_look", lambda: over.wait(120) and {})
 
     for _ in range(2):
         found = collect(collector)

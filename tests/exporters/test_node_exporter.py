@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -19,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from exporters.catalog import CATALOG, node_infiniband
 from exporters.collectors.infiniband import InfinibandCollector
 from exporters.settings import Settings
+from tests.conftest import free_ports
 
 PROGRAM = shutil.which("prometheus-node-exporter") or shutil.which("node_exporter")
 
@@ -38,8 +38,7 @@ def theirs() -> Iterator[Callable[[Path], Series]]:
 
     def start(sysfs: Path) -> Series:
         assert PROGRAM, "node_exporter is missing: serving/tools.sh tests"
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
+        port = free_ports()
         command = [PROGRAM, "--collector.disable-defaults", "--collector.infiniband", f"--path.sysfs={sysfs}"]
         command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"]
         running.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
@@ -59,10 +58,10 @@ def theirs() -> Iterator[Callable[[Path], Series]]:
 
 
 def _page(url: str) -> str:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=60) as answer:
                 return str(answer.read().decode())
         except urllib.error.URLError:
             if time.monotonic() > deadline:
@@ -74,7 +73,7 @@ def ours(sysfs: Path) -> Series:
     c = InfinibandCollector(Settings(sysfs=sysfs, node_exporter_names=True))
     return {
         (s.name, tuple(sorted(zip(CATALOG[s.name].labels, s.labels, strict=True)))): s.value
-        for s in c.collect(time.monotonic() + 10)
+        for s in c.collect(time.monotonic() + 60)
     }
 
 

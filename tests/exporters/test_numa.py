@@ -40,7 +40,7 @@ def machine(tmp_path: Path) -> Machine:
 
 def collect(collector: NumaCollector) -> Page:
     """One scrape. Every sample is in the catalogue, with its labels."""
-    samples = collector.collect(time.monotonic() + 5)
+    samples = collector.collect(time.monotonic() + 60)
     assert all(len(metric(s.name).labels) == len(s.labels) for s in samples)
     page = {(s.name.removeprefix("exaserve_numa_"), *s.labels): s.value for s in samples}
     assert len(page) == len(samples)
@@ -57,7 +57,7 @@ def settled(machine: Machine, **more: object) -> Page:
 
 def finish(collector: NumaCollector) -> None:
     if collector._memory._job is not None:
-        collector._memory._job.thread.join(10)
+        collector._memory._job.thread.join(60)
 
 
 def verdict(page: Page, replica: str = R) -> tuple[str, set[str]]:
@@ -445,7 +445,7 @@ def reader_of(machine: Machine, interval: float = 300.0) -> tuple[MemoryReader, 
 
 def until_done(reader: MemoryReader) -> None:
     if reader._job is not None:
-        reader._job.thread.join(10)
+        reader._job.thread.join(60)
 
 
 def test_memory_is_read_once_in_an_interval_and_forgotten_with_its_process(machine: Machine) -> None:
@@ -493,11 +493,11 @@ def test_a_reading_that_hangs_costs_only_its_process(
     os.mkfifo(stuck)
     reader, processes = reader_of(machine)
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             began = time.monotonic()
             found = reader.update(processes)
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 15  # the FIFO would be waited for without end
             if found:
                 break
             time.sleep(0.02)

@@ -40,7 +40,7 @@ def broken(error: Exception) -> Fake:
     return Fake(work)
 
 
-def scrape(of: Registry, limit: float = 5) -> dict[tuple[str, str], float]:
+def scrape(of: Registry, limit: float = 60) -> dict[tuple[str, str], float]:
     """Values by metric and the value of its first label."""
     return {
         (name, labels[0]): value
@@ -62,7 +62,7 @@ def test_each_collector_has_duration_success_and_last_success() -> None:
     found = scrape(Registry({"a": up("r0")}))
     assert found["exaserve_engine_up", "r0"] == 1
     assert found[SUCCESS, "a"] == 1
-    assert 0 <= found[DURATION, "a"] < 5
+    assert 0 <= found[DURATION, "a"] < 60
     assert before <= found[LAST, "a"] <= time.time()
 
 
@@ -90,20 +90,20 @@ def test_a_collector_that_breaks_costs_no_other(bad: Fake) -> None:
 
 def test_a_collector_that_hangs_is_cut_and_not_started_again(gate: threading.Event) -> None:
     def hang() -> Iterable[Sample]:
-        gate.wait(60)
+        gate.wait(120)
         return []
 
     hanging = Fake(hang)
     of = Registry({"a": up("r0"), "hangs": hanging, "c": up("r2")})
     began = time.monotonic()
-    first, second = scrape(of, 0.3), scrape(of, 0.3)
-    assert time.monotonic() - began < 20
+    first, second = scrape(of, 2.5), scrape(of, 2.5)  # the others have as much
+    assert time.monotonic() - began < 45
     for found in (first, second):
         assert (found[SUCCESS, "a"], found[SUCCESS, "hangs"], found[SUCCESS, "c"]) == (1, 0, 1)
-    assert second[DURATION, "hangs"] > first[DURATION, "hangs"] >= 0.3
+    assert second[DURATION, "hangs"] > first[DURATION, "hangs"] >= 2.5
     assert hanging.calls == 1
     gate.set()
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while scrape(of)[SUCCESS, "hangs"] != 1 and time.monotonic() < end:
         time.sleep(0.01)
     assert hanging.calls == 2
@@ -149,7 +149,7 @@ def test_scrapes_at_one_time_share_a_run(gate: threading.Event) -> None:
     shared = Fake(slow)
     of = Registry({"a": shared})
     results: list[dict[tuple[str, str], float]] = []
-    threads = [threading.Thread(target=lambda: results.append(scrape(of, 30))) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: results.append(scrape(of))) for _ in range(4)]
     threads[0].start()
     entered.wait(20)
     for t in threads[1:]:
@@ -204,11 +204,14 @@ def test_a_collector_with_a_limit_of_its_own_is_cut_there(gate: threading.Event)
             self.name = name
 
         def collect(self, deadline: float) -> Iterable[Sample]:
-            deadlines[self.name] = deadline - time.monotonic()
+            deadlines[self.name] = deadline
             return []
 
-    scrape(Registry({"a": Noting("a"), "b": Noting("b")}, {"a": 2.0, "b": 99.0}), 5)
-    assert 1 < deadlines["a"] <= 2 < 4 < deadlines["b"] <= 5
+    before = time.monotonic()
+    scrape(Registry({"a": Noting("a"), "b": Noting("b")}, {"a": 20.0, "b": 99.0}), 50)
+    since = time.monotonic() - before  # the scrape began somewhere in between
+    assert 20 <= deadlines["a"] - before <= 20 + since
+    assert 50 <= deadlines["b"] - before <= 50 + since
 
 
 def test_collectors_run_side_by_side() -> None:

@@ -40,7 +40,7 @@ def names(samples: dict[tuple[str, ...], float]) -> set[str]:
 
 
 def until(collector: StorageCollector, true: Callable[[dict[tuple[str, ...], float]], bool]) -> dict:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while True:
         found = collect(collector)
         if true(found):
@@ -88,7 +88,7 @@ class Fuse:
 
     def end(self) -> None:
         """Unmounts; calls that hang end with an error."""
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=60)
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_nothing_is_left_in_the_folder(tmp_path: Path, watch: Callable[..., Stor
     collector.close()
     for thread in threading.enumerate():
         if thread.name == f"storage-{tmp_path}":
-            thread.join(10)
+            thread.join(60)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -154,10 +154,11 @@ def test_without_mounts_there_is_no_data_and_too_many_are_refused() -> None:
 
 def test_probes_are_at_least_15_seconds_apart_whatever_the_settings_say(tmp_path: Path) -> None:
     collector = StorageCollector(Settings(mounts=(str(tmp_path),), storage_interval=0.01))
+    probes = ("exaserve_storage_probes_total", str(tmp_path))
     try:
-        collect(collector)
+        until(collector, lambda found: found[probes] >= 1)
         time.sleep(0.2)
-        assert collect(collector)["exaserve_storage_probes_total", str(tmp_path)] == 1
+        assert collect(collector)[probes] == 1
     finally:
         collector.close()
 
@@ -166,8 +167,8 @@ def test_a_folder_that_is_missing_is_not_mounted_and_nothing_else_is_said(
     tmp_path: Path, watch: Callable[..., StorageCollector]
 ) -> None:
     folder = tmp_path / "later"
-    collector = watch(folder)
-    found = collect(collector)
+    collector = watch(folder, stuck_after=60.0)
+    found = until(collector, lambda found: found["exaserve_storage_probes_total", str(folder)] >= 1)
     assert names(found) == {MOUNTED, "exaserve_storage_probes_total"}
     assert found[MOUNTED, str(folder)] == 0
     folder.mkdir()
@@ -246,7 +247,7 @@ def test_a_mount_that_hangs_is_stuck_while_scrapes_go_on_and_is_well_again_after
     before = time.time()
     fuse.order(f"hang {call}")
     stuck = until(collector, lambda found: found.get((STUCK, at)) == 1)
-    assert before - 1 < stuck[SINCE, at] <= time.time() - STUCK_AFTER
+    assert before - 5 < stuck[SINCE, at] <= time.time() - STUCK_AFTER
     assert stuck[MOUNTED, at] == 1
     gone = {key[0] for key in stuck if key[1] == at}
     assert gone & {READ, WRITE, FAILED, "exaserve_storage_size_bytes"} == set()
@@ -254,7 +255,7 @@ def test_a_mount_that_hangs_is_stuck_while_scrapes_go_on_and_is_well_again_after
     for _ in range(5):
         began = time.monotonic()
         found = collect(collector)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 10  # it hangs for two minutes
         assert found[STUCK, at] == 1
     # Slow disks make the other folder's probe late now and then, but not for ever.
     until(collector, lambda found: found[STUCK, str(well)] == 0 and (READ, str(well)) in found)
@@ -271,7 +272,7 @@ def test_a_mount_that_hangs_from_the_start_does_not_keep_the_first_scrape(
     fuse.order("hang statfs")
     began = time.monotonic()
     found = collect(watch(fuse.point), seconds=0.5)
-    assert time.monotonic() - began < 3  # it hangs for a minute
+    assert time.monotonic() - began < 10  # it hangs for two minutes
     assert found[MOUNTED, str(fuse.point)] == 1
     assert READ not in names(found)
 
@@ -288,7 +289,8 @@ def test_a_file_system_whose_server_died_has_errors_and_one_that_was_unmounted_h
     fuse.order("go")
     until(collector, lambda found: (WRITE, at) in found)
     fuse.end()
-    found = until(collector, lambda found: found[MOUNTED, at] == 0)
+    # A probe that began before may come back late enough to be called stuck until then.
+    found = until(collector, lambda found: found[MOUNTED, at] == 0 and STUCK not in names(found))
     assert names(found) <= {MOUNTED, "exaserve_storage_probes_total", ERRORS}
     time.sleep(0.2)
     assert list(fuse.point.iterdir()) == []
@@ -352,7 +354,7 @@ def test_a_folder_that_lost_its_own_mount_is_not_measured_on_the_one_below(
     root = "28 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
     own = f"60 28 0:50 / {folder} rw - nfs4 server:/models rw\n"
     mounts(tmp_path, root)
-    collector, at = watch(folder, procfs=tmp_path), str(folder)
+    collector, at = watch(folder, procfs=tmp_path, stuck_after=60.0), str(folder)
     info = ("exaserve_storage_mount_info", at)
     # Seen before it was mounted: what is mounted later counts.
     assert (*info, "/", "ext4", "/dev/sda1", "rw") in collect(collector)

@@ -35,12 +35,14 @@ class Paced(ThreadingHTTPServer):
         #: What really happened: seconds from the request's arrival to the first token, and between tokens.
         self.true_ttft: list[float] = []
         self.true_gaps: list[float] = []
+        self.over = threading.Event()
 
     def __enter__(self) -> Paced:
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.over.set()
         self.shutdown()
         self.server_close()
 
@@ -70,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
         if server.fault == "html":
             return self._plain(200, {"choices": []})
         if server.fault == "silent":
-            time.sleep(5)
+            server.over.wait(120)
         self.send_response(200)
         self.send_header("content-type", "text/event-stream; charset=utf-8")
         self.send_header("transfer-encoding", "chunked")

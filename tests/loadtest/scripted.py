@@ -44,13 +44,15 @@ GOOD = stream(
 class Scripted:
     """Plays one script a request, the last one over and over: bytes are sent, floats are pauses (s), None closes.
 
-    requests: what was asked, as bytes. ports: of the clients' connections, one a request.
+    requests: what was asked, as bytes. ports: of the clients' connections, one a request. played: scripts that are over,
+    those that close the connection included.
     """
 
     def __init__(self, *scripts: Script, tls: ssl.SSLContext | None = None) -> None:
         self._scripts, self._tls = list(scripts), tls
         self.requests: list[bytes] = []
         self.ports: list[int] = []
+        self.played = 0
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.port}"
@@ -86,11 +88,13 @@ class Scripted:
                 for step in script:
                     if step is None:
                         sock.close()
+                        self.played += 1
                         return
                     if isinstance(step, float):
                         time.sleep(step)
                     else:
                         sock.sendall(step)
+                self.played += 1
         except OSError:
             return
 

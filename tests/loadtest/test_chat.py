@@ -9,7 +9,6 @@ import csv
 import json
 import os
 import re
-import socket
 import statistics
 import subprocess
 import sys
@@ -18,12 +17,17 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import free_ports
+
 ALONE = pytest.mark.alone  # timed, or of several processes
 
 ROOT = Path(__file__).parents[2]
 LOCUST = Path(sys.executable).parent / "locust"
 #: Tests are not about how busy this machine is.
 PATIENT = ("--client-limits", "lag=60s,delay=60s,cpu=100")
+#: Of a run: two seconds are enough but for a machine on which locust has not begun by then. So one that has too little to
+#: be looked at is followed by a longer one.
+LENGTHS = ("2s", "10s")
 
 
 def locust(
@@ -31,13 +35,12 @@ def locust(
 ) -> subprocess.CompletedProcess[str]:
     command = [str(LOCUST), "-f", f"{ROOT}/loadtest/{file}", "--headless", *limits, *arguments]
     environment = os.environ | {"EXASERVE_HOME": str(cwd)}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
 
 
 def processes(n: int) -> tuple[str, ...]:
     """Several processes on a port that no other test has."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_ports())
     return (
         "--processes",
         str(n),
@@ -73,18 +76,22 @@ def exact(row: dict[str, Any]) -> list[float]:
 @ALONE
 def test_ttft_itl_and_tpot_are_those_of_the_server(paced: Any, tmp_path: Path) -> None:
     """Within 5 ms in the median: reading in blocks would make it hundreds."""
-    with paced(ttft=0.2, gap=0.02, tokens=20) as server:
-        run = locust(tmp_path, "-u", "4", "-r", "4", "-t", "6s", "-H", server.url, "--json-file", "run")
-    assert run.returncode == 0, run.stderr
-    row = rows(tmp_path)
-    assert statistics.median(exact(row["TTFT"])) == pytest.approx(
-        statistics.median(server.true_ttft) * 1000, abs=5
-    )
-    assert statistics.median(exact(row["ITL"])) == pytest.approx(
-        statistics.median(server.true_gaps) * 1000, abs=5
-    )
-    assert statistics.median(exact(row["TPOT"])) == pytest.approx(20, abs=5)
-    assert statistics.median(exact(row["e2e"])) == pytest.approx(200 + 19 * 20, abs=20)
+    # Where something else had the machine for a moment, both sides were late, not by the same.
+    for _ in range(3):
+        with paced(ttft=0.2, gap=0.02, tokens=20) as server:
+            run = locust(tmp_path, "-u", "4", "-r", "4", "-t", "6s", "-H", server.url, "--json-file", "run")
+        assert run.returncode == 0, run.stderr
+        row = rows(tmp_path)
+        found = {name: statistics.median(exact(row[name])) for name in ("TTFT", "ITL", "TPOT", "e2e")}
+        right = {
+            "TTFT": pytest.approx(statistics.median(server.true_ttft) * 1000, abs=5),
+            "ITL": pytest.approx(statistics.median(server.true_gaps) * 1000, abs=5),
+            "TPOT": pytest.approx(20, abs=5),
+            "e2e": pytest.approx(200 + 19 * 20, abs=20),
+        }
+        if found == right:
+            break
+    assert found == right
     requests = row["e2e"]["num_requests"]
     assert requests >= 8
     assert row["TTFT"]["num_requests"] == row["TPOT"]["num_requests"] == requests
@@ -93,20 +100,27 @@ def test_ttft_itl_and_tpot_are_those_of_the_server(paced: Any, tmp_path: Path) -
 
 @ALONE
 def test_the_table_shows_ttft_and_its_total_counts_each_request_once(paced: Any, tmp_path: Path) -> None:
-    with paced(ttft=0.01, gap=0.005, tokens=4) as server:
-        run = locust(tmp_path, "-u", "2", "-r", "2", "-t", "2s", "-H", server.url)
+    for seconds in LENGTHS:
+        with paced(ttft=0.01, gap=0.005, tokens=4) as server:
+            run = locust(tmp_path, "-u", "2", "-r", "2", "-t", seconds, "-H", server.url)
+        table = (run.stdout + run.stderr).rsplit("Type     Name", 2)[1]
+        counts = dict(re.findall(r"(ITL|TTFT|e2e|Aggregated)\s+(\d+)\s", table))
+        if run.returncode == 0 and int(counts.get("TTFT", 0)) > 2:
+            break
     assert run.returncode == 0, run.stderr
-    table = (run.stdout + run.stderr).rsplit("Type     Name", 2)[1]
-    counts = dict(re.findall(r"(ITL|TTFT|e2e|Aggregated)\s+(\d+)\s", table))
     assert int(counts["TTFT"]) == int(counts["e2e"]) == int(counts["Aggregated"]) > 2
     assert int(counts["ITL"]) == 3 * int(counts["TTFT"])
 
 
 def test_requests_are_what_the_docstring_says(paced: Any, tmp_path: Path) -> None:
-    with paced(ttft=0.01, gap=0.001, tokens=3) as server:
-        run = locust(
-            tmp_path, "-u", "3", "-r", "3", "-t", "2s", "-H", f"{server.url}/v1/", "--max-tokens", "5-7"
-        )
+    for seconds in LENGTHS:
+        with paced(ttft=0.01, gap=0.001, tokens=3) as server:
+            run = locust(
+                tmp_path,
+                *("-u", "3", "-r", "3", "-t", seconds, "-H", f"{server.url}/v1/", "--max-tokens", "5-7"),
+            )
+        if run.returncode == 0 and len(server.bodies) > 10 and len(server.ports) >= 3:
+            break
     assert run.returncode == 0, run.stderr
     assert {b["model"] for b in server.bodies} == {"paced-model"}
     assert {b["max_tokens"] for b in server.bodies} <= {5, 6, 7}
@@ -122,8 +136,12 @@ def test_a_seed_sends_the_same_prompts_again_but_for_their_first_16_characters(
 ) -> None:
     sent, heads = [], set()
     for _ in range(2):
-        with paced(ttft=0.01, gap=0.001, tokens=2) as server:
-            locust(tmp_path, "-u", "1", "-t", "2s", "-H", server.url, "--seed", "7", "--model", "named")
+        for seconds in LENGTHS:
+            with paced(ttft=0.01, gap=0.001, tokens=2) as server:
+                given = ("-H", server.url, "--seed", "7", "--model", "named")
+                locust(tmp_path, "-u", "1", "-t", seconds, *given)
+            if len(server.bodies) >= 2:
+                break
         prompts = [b["messages"][0]["content"] for b in server.bodies]
         heads |= {prompt[:16] for prompt in prompts}
         sent.append(
@@ -148,12 +166,13 @@ def test_a_seed_sends_the_same_prompts_again_but_for_their_first_16_characters(
 def test_each_fault_is_a_failure_with_its_reason_and_adds_no_time(
     fault: str, reason: str, paced: Any, tmp_path: Path
 ) -> None:
-    # Two seconds are enough but for a machine on which locust has not begun by then.
-    for seconds in ("2s", "10s"):
+    # Where the answer comes it has the time to come, however late this machine is with it.
+    limit = "0.5" if fault == "silent" else "60"
+    for seconds in LENGTHS:
         with paced(ttft=0.01, gap=0.005, fault=fault) as server:
             run = locust(
                 tmp_path,
-                *("-u", "2", "-r", "2", "-t", seconds, "-H", server.url, "--request-timeout", "0.5"),
+                *("-u", "2", "-r", "2", "-t", seconds, "-H", server.url, "--request-timeout", limit),
                 *("--json-file", "run", "--csv", "run"),
             )
         row = rows(tmp_path)
@@ -191,11 +210,15 @@ def test_what_cannot_start_says_why_in_one_line(
 
 @ALONE
 def test_a_run_in_which_no_request_ended_measured_nothing(paced: Any, tmp_path: Path) -> None:
-    with paced(fault="silent") as server:
-        run = locust(tmp_path, "-u", "1", "-t", "1s", "-s", "0", "--warmup", "0", "-H", server.url)
+    for seconds in ("1s", "10s"):
+        (folder := tmp_path / seconds).mkdir()
+        with paced(fault="silent") as server:
+            run = locust(folder, "-u", "1", "-t", seconds, "-s", "0", "--warmup", "0", "-H", server.url)
+        _, records, summary = kept(folder)
+        if records:
+            break
     assert run.returncode == 4
     assert "not one measured request ended" in run.stderr
-    _, records, summary = kept(tmp_path)
     assert [(r["outcome"], r["detail"]) for r in records] == [("open", "not ended when the run did")]
     assert (summary["verdict"], summary["all"]["open"], summary["all"]["attainment"]) == (
         "no_requests",
@@ -216,22 +239,32 @@ def test_a_run_in_which_no_request_ended_measured_nothing(paced: Any, tmp_path: 
 def test_the_exit_code_is_the_verdict(
     arguments: tuple[str, ...], limits: tuple[str, ...], code: int, verdict: str, paced: Any, tmp_path: Path
 ) -> None:
-    with paced(ttft=0.02, gap=0.005, tokens=4) as server:
-        run = locust(tmp_path, "-u", "2", "-r", "2", "-t", "3s", "-H", server.url, *arguments, limits=limits)
-    assert (run.returncode, kept(tmp_path)[2]["verdict"]) == (code, verdict), run.stderr
+    for seconds in ("3s", "12s"):
+        (folder := tmp_path / seconds).mkdir()
+        with paced(ttft=0.02, gap=0.005, tokens=4) as server:
+            given = ("-u", "2", "-r", "2", "-t", seconds, "-H", server.url, *arguments)
+            run = locust(folder, *given, limits=limits)
+        told = kept(folder)[2]["verdict"]
+        if told != "no_requests":
+            break
+    assert (run.returncode, told) == (code, verdict), run.stderr
     assert f"load test: {verdict}: " in run.stderr
 
 
 @ALONE
 def test_every_request_is_a_line_of_the_runs_folder(paced: Any, tmp_path: Path) -> None:
-    with paced(ttft=0.05, gap=0.005, tokens=4) as server:
-        run = locust(
-            tmp_path,
-            *("-u", "2", "-r", "2", "-t", "3s", "-H", server.url, "--seed", "5", "--warmup", "1"),
-            *("--api-key", "secret", "--gpus", "2", "--slo", "ttft=2s"),
-        )
+    for seconds, warmup in (("3s", "1"), ("12s", "6")):
+        (folder := tmp_path / seconds).mkdir()
+        with paced(ttft=0.05, gap=0.005, tokens=4) as server:
+            run = locust(
+                folder,
+                *("-u", "2", "-r", "2", "-t", seconds, "-H", server.url, "--seed", "5", "--warmup", warmup),
+                *("--api-key", "secret", "--gpus", "2", "--slo", "ttft=60s"),
+            )
+        told, records, summary = kept(folder)
+        if {r["phase"] for r in records} == {"warmup", "measured"}:
+            break
     assert run.returncode == 0, run.stderr
-    told, records, summary = kept(tmp_path)
     assert len(records) == len(server.bodies)
     assert {r["phase"] for r in records} == {"warmup", "measured"}
     assert all((r["sent"] < told["warmup_until"]) == (r["phase"] == "warmup") for r in records)
@@ -258,8 +291,9 @@ def test_every_request_is_a_line_of_the_runs_folder(paced: Any, tmp_path: Path) 
 
 @ALONE
 def test_requests_that_are_open_when_the_time_is_up_may_end(paced: Any, tmp_path: Path) -> None:
-    with paced(ttft=2.0, gap=0.005, tokens=4) as server:
-        run = locust(tmp_path, "-u", "2", "-r", "2", "-t", "1s", "--warmup", "0", "-H", server.url)
+    # Two seconds for both to be sent, four more for locust to see that the time is up before one ends.
+    with paced(ttft=6.0, gap=0.005, tokens=4) as server:
+        run = locust(tmp_path, "-u", "2", "-r", "2", "-t", "2s", "--warmup", "0", "-H", server.url)
     assert run.returncode == 0, run.stderr
     told, records, _ = kept(tmp_path)
     assert [r["outcome"] for r in records] == ["ok", "ok"]
@@ -286,24 +320,15 @@ def test_it_runs_in_worker_processes_too(paced: Any, tmp_path: Path) -> None:
 
 
 def test_several_locustfiles_share_one_run(paced: Any, tmp_path: Path) -> None:
-    with paced(ttft=0.01, gap=0.005, tokens=4) as server:
-        run = locust(
-            tmp_path,
-            "-u",
-            "4",
-            "-r",
-            "4",
-            "-t",
-            "3s",
-            "--equal-weights",
-            "-H",
-            server.url,
-            "ChatUser",
-            "CodeUser",
-            file="",
-        )
+    for seconds in ("3s", "12s"):
+        (folder := tmp_path / seconds).mkdir()
+        with paced(ttft=0.01, gap=0.005, tokens=4) as server:
+            given = ("-u", "4", "-r", "4", "-t", seconds, "--equal-weights", "-H", server.url)
+            run = locust(folder, *given, "ChatUser", "CodeUser", file="")
+        told, records, summary = kept(folder)
+        if len(summary["profiles"]) == 2:
+            break
     assert run.returncode == 0, run.stderr
-    told, records, summary = kept(tmp_path)
     assert told["profile"] == "mixed"
     assert {r["profile"] for r in records} == set(summary["profiles"]) == {"chat", "code"}
     assert len(records) == len(server.bodies), "each request is kept once"
@@ -311,12 +336,12 @@ def test_several_locustfiles_share_one_run(paced: Any, tmp_path: Path) -> None:
 
 def test_the_installed_package_can_be_imported_without_locust_running_it() -> None:
     code = "import loadtest.chat; print(loadtest.chat.ChatUser.__name__)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert run.stdout == "ChatUser\n", run.stderr
 
 
 def test_locust_takes_no_shared_module_for_a_locustfile() -> None:
     code = f"from locust.argument_parser import *; print(parse_locustfile_paths(['{ROOT}/loadtest']))"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert "/loadtest/chat.py'" in run.stdout, run.stderr
     assert "_lib" not in run.stdout

@@ -137,7 +137,14 @@ def zero(conductor: Conductor) -> float:
 
 
 def wait(conductor: Conductor) -> None:
-    assert conductor.finished.wait(30)  # type: ignore[attr-defined]
+    assert conductor.finished.wait(60)  # type: ignore[attr-defined]
+
+
+def has_sent(sender: FakeSender, number: int) -> None:
+    """Wait for it."""
+    with gevent.Timeout(60):
+        while len(sender.sent) < number:
+            gevent.sleep(0.01)
 
 
 def same(senders: list[FakeSender], at: float, play: Play, plan: Plan) -> bool:
@@ -175,9 +182,10 @@ def test_a_request_over_the_bound_is_kept_as_unsent_with_the_reason(played) -> N
 
 
 def test_a_worker_that_joins_takes_its_share_and_nothing_is_sent_twice(played) -> None:  # type: ignore[no-untyped-def]
-    plan, run = Plan("constant", [Stage(100, 100, 2.0)]), run_of()
+    # Long enough that a share is left to take on a machine that stands still for some seconds after the wait.
+    plan, run = Plan("constant", [Stage(100, 100, 4.0)]), run_of()
     conductor, runner, senders = played(plan, 1, run)
-    gevent.sleep(0.6)
+    has_sent(senders[0], 10)
     late = FakeSender()
     runner.join("late", run, plan, late)
     wait(conductor)
@@ -187,23 +195,47 @@ def test_a_worker_that_joins_takes_its_share_and_nothing_is_sent_twice(played) -
 
 
 def test_what_a_lost_worker_had_to_send_is_kept_as_unsent(played) -> None:  # type: ignore[no-untyped-def]
-    plan, run = Plan("constant", [Stage(100, 100, 2.0)]), run_of()
+    plan, run = Plan("constant", [Stage(100, 100, 4.0)]), run_of()
     conductor, runner, (first, second, lost) = played(plan, 2, run)
-    gevent.sleep(0.6)
+    has_sent(second, 10)
     runner.workers["w1"].stop(0)
-    sent = len(second.sent)
+    sent = len(second.sent) + len(second.not_sent)  # the latter: due already when it was stopped
     conductor.received[1] = sent - 3  # three of its records never came
     runner.clients["w1"].state = "missing"
     wait(conductor)
     assert lost.not_sent
     assert lost.not_sent[0][1] == "the worker that had to send it was lost"
-    assert len(first.sent) + sent + len(lost.not_sent) == 200
-    assert run.arrivals["due"] == 200
+    assert len(first.sent) + sent + len(lost.not_sent) == 400
+    assert run.arrivals["due"] == 400
     assert run.arrivals["lost_with_workers"] == 3
     assert run.lost_workers == [1]
 
 
-def test_a_late_stop_keeps_what_was_due_as_unsent() -> None:
+@pytest.mark.parametrize("begun", [0, 251])
+def test_a_worker_that_is_stopped_late_says_how_far_it_has_accounted_for_its_share(
+    begun: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the conductor, which keeps the rest as unsent, keeps none of it once more."""
+    now = [1000.0]
+    monkeypatch.setattr(_clock, "now", lambda: now[0])
+    plan, run = Plan("constant", [Stage(1000, 1000, math.inf)]), run_of()
+    sender, told = FakeSender(), list[dict[str, Any]]()
+    worker = Dispatcher(run, sender, plan, {"chat": single}, 0, told.append)  # type: ignore[arg-type]
+    worker.play(play_of(plan, run).as_dict() | {"stages": [[1000, 1000, None]]})
+    if begun:
+        now[0] += 0.25
+        has_sent(sender, begun)
+    now[0] += 0.5
+    worker.stop(0)
+    elapsed = now[0] - 1000.0
+    assert len(sender.sent) + len(sender.not_sent) == elapsed * 1000
+    # Where its turn comes just now, some are begun before it ends.
+    assert begun <= len(sender.sent) <= begun + 100
+    assert (told[-1]["due"], told[-1]["upto"]) == (elapsed * 1000, elapsed)
+
+
+def test_a_late_stop_keeps_what_was_due_as_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_clock, "now", lambda: 1000.0)
     plan, run = Plan("constant", [Stage(1000, 1000, math.inf)]), run_of()
     sender = FakeSender()
     worker = Dispatcher(run, sender, plan, {"chat": single}, 0, lambda _: None)  # type: ignore[arg-type]
@@ -211,7 +243,7 @@ def test_a_late_stop_keeps_what_was_due_as_unsent() -> None:
     worker.play(message)
     worker.stop(0)  # before it came to anything
     assert len(sender.sent) == 0
-    assert 500 <= len(sender.not_sent) <= 1500
+    assert len(sender.not_sent) == 500
     assert sender.not_sent[0][1] == "the client was too slow to begin it"
 
 
@@ -249,10 +281,14 @@ def test_a_session_with_a_turn_to_ask_goes_before_a_new_one(played) -> None:  # 
         for turn in range(5):
             yield Ask("chat", {"turn": turn}, session=unique, think=60.0)
 
-    plan, run = Plan("constant", [Stage(20, 20, 1.0)]), run_of()
-    conductor, _, (sender, _) = played(plan, 1, run, profiles={"chat": talk})
-    wait(conductor)
-    assert [ask.body["turn"] for _, ask in sender.sent] == [0, 1, 2, 3, 4] * 4
+    for _ in range(10):
+        plan, run = Plan("constant", [Stage(10, 10, 1.0)]), run_of()
+        conductor, _, (sender, _) = played(plan, 1, run, profiles={"chat": talk})
+        wait(conductor)
+        # One that is late goes out beside the next: the session before has not been answered then, and has no turn to ask.
+        if max(sender.lag) < 0.09:
+            break
+    assert [ask.body["turn"] for _, ask in sender.sent] == [0, 1, 2, 3, 4] * 2
 
 
 def test_stages_and_warm_up_are_in_the_records(played) -> None:  # type: ignore[no-untyped-def]
@@ -293,11 +329,14 @@ def test_messages_of_another_run_are_none_of_ours(played) -> None:  # type: igno
 
 
 @pytest.mark.parametrize(("ahead", "believed"), [(0.0, True), (-0.3, True), (5.0, False), (-5.0, False)])
-def test_a_clock_that_is_another_is_not_believed(ahead: float, believed: bool) -> None:
+def test_a_clock_that_is_another_is_not_believed(
+    ahead: float, believed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """ahead: of the sender's clock; -0.3 looks like a message that took 0.3 s."""
+    monkeypatch.setattr(_clock, "now", lambda: 1000.0)
     plan, run = Plan("constant", [Stage(1, 1, 1.0)]), run_of()
     worker = Dispatcher(run, FakeSender(), plan, {"chat": single}, 0, lambda _: None)  # type: ignore[arg-type]
     now = _clock.now()
     worker.play(play_of(plan, run).as_dict() | {"zero": now + 0.5 + ahead, "elapsed": -0.5})
-    assert worker.elapsed() == pytest.approx(-0.5 - ahead if believed else -0.5, abs=0.1)
+    assert worker.elapsed() == pytest.approx(-0.5 - ahead if believed else -0.5)
     worker.stop(0)

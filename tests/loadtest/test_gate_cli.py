@@ -105,6 +105,7 @@ def test_a_dry_run_prints_each_locust(tmp_path: Path) -> None:
     assert all("-m locust -f" in x and x.endswith("--slo ttft=1s") for x in lines)
 
 
+@pytest.mark.timeout(360)
 def test_locust_runs_are_made_compared_and_found_again(tmp_path: Path) -> None:
     """The real thing, as small as it can be: too few requests for a P99, so nothing can pass."""
     server = Simulated(1)
@@ -113,7 +114,7 @@ def test_locust_runs_are_made_compared_and_found_again(tmp_path: Path) -> None:
         "--requests", "10", "--warmup", "0", "--runs", "2", "--folder", str(tmp_path), "--", "--max-tokens", "4",
     ]  # fmt: skip
     try:
-        done = exaserve(*words)
+        done = exaserve(*words, timeout=280)
     finally:
         server.end()
     assert done.returncode in (1, 3), done.stdout + done.stderr

@@ -116,7 +116,7 @@ def test_a_level_prints_its_command_runs_it_and_ends_with_its_status(tmp_path: P
         URL,
     ]
     ended = subprocess.run(
-        [*level, "--format", "mooncake"], capture_output=True, text=True, cwd=ROOT, timeout=60
+        [*level, "--format", "mooncake"], capture_output=True, text=True, cwd=ROOT, timeout=120
     )
     assert ended.stdout.startswith(
         f"locust -f loadtest/chat.py --headless --only-summary -H {URL} --trace {trace}"

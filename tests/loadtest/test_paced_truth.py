@@ -20,21 +20,20 @@ def test_every_figure_is_the_truth_within_2_ms_or_1_percent(
     part: tuple[str, tuple[str, ...], tuple[str, ...]],
 ) -> None:
     _, server, client = part
-    for _ in range(
-        3
-    ):  # where something else had the machine for a moment, both sides were late, not by the same
+    # Requests due in 3 of 10 s waited for up to 3 s: the 95th percentile waited 2.5 s.
+    waited = pytest.approx([2.5, 2.5], abs=0.15)
+    # Where something else had the machine for a moment, both sides were late, not by the same; or the stall was longer.
+    for _ in range(3):
         rows, told = _selftest.measure(server, client)
-        if all(row.right for row in rows):
+        found = {row.name: row for row in rows}
+        p95 = [found["ttft: p95"].measured, found["e2e: p95"].measured]
+        if all(row.right for row in rows) and ("--stall" not in server or p95 == waited):
             break
     print(told, *rows, sep="\n")
     assert [str(row) for row in rows if not row.right] == []
-    found = {row.name: row for row in rows}
     assert found["offered"].truth > 200
-    if (
-        "--stall" in server
-    ):  # requests due in 3 of 10 s waited for up to 3 s: the 95th percentile waited 2.5 s
-        assert found["ttft: p95"].measured == pytest.approx(2.5, abs=0.15)
-        assert found["e2e: p95"].measured == pytest.approx(2.5, abs=0.15)
+    if "--stall" in server:
+        assert p95 == waited
     else:
         assert {row.name for row in rows if row.name.startswith("failed")} == {
             "failed: cut",

@@ -5,7 +5,6 @@ Skipped where no Chromium is installed (Debian: chromium, 113 MB); make test ins
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,11 +47,8 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Tab]:
 def drawn(tab: browser.Tab, page: Path) -> int:
     """Open it and wait until its script has drawn everything; how many plots."""
     tab.open(page)
-    end = time.monotonic() + 120
-    while not (number := tab.run("document.documentElement.dataset.drawn || ''")):
-        assert time.monotonic() < end, "the plots were never drawn"
-        time.sleep(0.1)
-    return int(number)
+    tab.until("'drawn' in document.documentElement.dataset")
+    return int(tab.run("document.documentElement.dataset.drawn"))
 
 
 def test_it_draws_every_plot_asks_nobody_and_no_name_runs(page: Path, tab: browser.Tab) -> None:
@@ -67,15 +63,18 @@ def test_it_draws_every_plot_asks_nobody_and_no_name_runs(page: Path, tab: brows
 
 def test_zooming_one_plot_over_time_zooms_all(page: Path, tab: browser.Tab) -> None:
     drawn(tab, page)
-    to = tab.run(
-        "(async () => { const all = [...document.querySelectorAll('.plot[data-time]')];"
-        "const [a, b] = all[0].layout.xaxis.range; const half = new Date((+new Date(a) + +new Date(b)) / 2);"
-        "await Plotly.relayout(all[0], {'xaxis.range[0]': a, 'xaxis.range[1]': half.toISOString()});"
-        "await new Promise(done => setTimeout(done, 1500));"
-        "return all.map(e => String(e.layout.xaxis.range[1])) })()"
+    ends = "[...document.querySelectorAll('.plot[data-time]')].map(e => String(e.layout.xaxis.range[1]))"
+    before = tab.run(ends)
+    assert len(before) > 5
+    assert len(set(before)) == 1
+    tab.run(
+        "(async () => { const first = document.querySelector('.plot[data-time]');"
+        "const [a, b] = first.layout.xaxis.range; const half = new Date((+new Date(a) + +new Date(b)) / 2);"
+        "await Plotly.relayout(first, {'xaxis.range[0]': a, 'xaxis.range[1]': half.toISOString()}); })()"
     )
-    assert len(set(to)) == 1
-    assert len(to) > 5
+    to = tab.run(ends)[0]
+    assert to != before[0]
+    tab.until(ends, [to] * len(before))
 
 
 @pytest.mark.parametrize("width", [390, 1400])
@@ -89,7 +88,7 @@ def test_no_width_needs_sideways_scrolling(page: Path, tab: browser.Tab, width: 
 def test_dark_is_dark_light_is_light_and_paper_is_white(page: Path, tab: browser.Tab) -> None:
     back = "getComputedStyle(document.body).backgroundColor"
     axis = "document.querySelector('.plot').layout.font.color"
-    seen = []
+    seen: list[tuple[str, str]] = []
     for scheme in ("light", "dark"):
         tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         drawn(tab, page)
@@ -99,7 +98,7 @@ def test_dark_is_dark_light_is_light_and_paper_is_white(page: Path, tab: browser
         media="print",
         features=[{"name": "prefers-color-scheme", "value": "dark"}],
     )
-    tab.run("new Promise(done => setTimeout(done, 1500))")
+    tab.until(axis, "#000")  # the plots are drawn anew
     seen.append((tab.run(back), tab.run(axis)))
     tab.call("Emulation.setEmulatedMedia", media="", features=[])
     assert seen == [

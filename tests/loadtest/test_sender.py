@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import email.utils
 import json
+import socket
 import ssl
 import time
 from collections.abc import Iterator
@@ -92,13 +93,18 @@ def test_tokens_are_timed_when_they_arrive() -> None:
     chunks = [b"%x\r\n%s\r\n" % (len(d), d) for d in (b"data: " + first + b"\n\n", second + b"\n\n")]
     end = b"data: [DONE]\n\n"
     start = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    record = one([start, 0.2, chunks[0], 0.3, chunks[1], 0.1, b"%x\r\n%s\r\n0\r\n\r\n" % (len(end), end)])
-    assert record.outcome == "ok"
-    assert record.ttft is not None
-    assert record.e2e is not None
-    assert record.ended is not None
-    assert record.last is not None
-    assert record.ttft >= 0.2
+    # On a busy machine this side may look late at what came, and then the next comes sooner after it.
+    for _ in range(10):
+        record = one([start, 0.2, chunks[0], 0.3, chunks[1], 0.1, b"%x\r\n%s\r\n0\r\n\r\n" % (len(end), end)])
+        assert record.outcome == "ok"
+        assert record.ttft is not None
+        assert record.e2e is not None
+        assert record.ended is not None
+        assert record.last is not None
+        assert record.ttft >= 0.2
+        assert record.e2e >= 0.5
+        if record.gaps[0] >= 290 and record.ended - record.last >= 0.09:
+            break
     assert record.gaps[0] >= 290
     assert record.e2e == pytest.approx(record.ttft + record.gaps[0] / 1000, abs=1e-5)
     assert record.ended - record.last >= 0.09
@@ -196,22 +202,23 @@ def test_times_of_what_failed_are_kept_all_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "detail"),
+    ("script", "limit", "detail"),
     [
-        ([2.0, GOOD], "no token for 0.3 s"),
-        ([stream(token("a"), end=False), 2.0], "no end after 0.3 s"),
-        ([stream(": ping\n\n", end=False), 2.0], "no token for 0.3 s"),
+        ([60.0, GOOD], 0.3, "no token for 0.3 s"),
+        ([stream(token("a"), end=False), 60.0], 4.0, "no end after 4 s"),  # the token has to come before
+        ([stream(": ping\n\n", end=False), 60.0], 0.3, "no token for 0.3 s"),
     ],
 )
-def test_a_request_that_takes_too_long_has_failed(script: Script, detail: str) -> None:
-    record = one(script, limit=0.3)
+def test_a_request_that_takes_too_long_has_failed(script: Script, limit: float, detail: str) -> None:
+    record = one(script, limit=limit)
     assert (record.outcome, record.reason, record.detail) == ("failed", "timeout", detail)
 
 
 def test_nobody_listens() -> None:
-    with Scripted([GOOD]) as server:
-        pass
-    record = sender(server).send(ASK).record
+    with socket.socket() as held:  # so that nobody else can listen there either
+        held.bind(("127.0.0.1", 0))
+        host = f"http://127.0.0.1:{held.getsockname()[1]}"
+        record = Sender(Settings(host=host, model="m", limit=20.0)).send(ASK).record
     assert record is not None
     assert (record.outcome, record.reason, record.detail) == ("failed", "connect", "connection refused")
     assert record.status is None
@@ -243,21 +250,24 @@ def test_connections_are_used_again_and_dead_ones_are_not() -> None:
         ours = sender(server)
         assert ours.send(ASK).good
         assert ours.send(ASK).good
-        gevent.sleep(0.3)
+        with gevent.Timeout(60):
+            while server.played < 2:  # it has closed the connection then
+                gevent.sleep(0.01)
+        gevent.sleep(0.1)
         assert ours.send(ASK).good
     assert server.ports[0] == server.ports[1] != server.ports[2]
 
 
 def test_an_answer_that_ends_late_does_not_carry_the_next_request() -> None:
     late = GOOD.removesuffix(b"0\r\n\r\n")
-    with Scripted([late, 3.0], [GOOD]) as server:
+    with Scripted([late, 60.0], [GOOD]) as server:
         ours = sender(server)
         record = ours.send(ASK).record
         assert record is not None
         assert record.outcome == "ok"
         assert record.ended is not None
         assert record.sent is not None
-        assert record.ended - record.sent < 2.5
+        assert record.ended - record.sent < 15
         assert ours.send(ASK).good
     assert server.ports[0] != server.ports[1]
 
@@ -274,11 +284,16 @@ def test_early_hints_are_not_the_answer() -> None:
 
 def test_a_killed_request_is_kept_as_open() -> None:
     kept: list[Record] = []
-    with Scripted([stream(token("a"), end=False), 30.0]) as server:
-        ours = sender(server)
+    # After its script the server waits for another request.
+    with Scripted([stream(token("a"), end=False)]) as server:
+        ours = sender(server, limit=120.0)
         ours.listeners.append(kept.append)
         greenlet = gevent.spawn(ours.send, ASK)
-        gevent.sleep(0.3)
+        with gevent.Timeout(60):
+            while server.played < 1:
+                gevent.sleep(0.01)
+        gevent.sleep(0.1)  # for the loop to read what is there
+        gevent.sleep(0.1)
         assert ours.profiles_in_flight() == {"chat": 1}
         greenlet.kill()
     assert [(r.outcome, r.chunks, r.reason, r.detail) for r in kept] == [

@@ -17,5 +17,7 @@ def test_the_options_are_parsed_once_and_stay_the_same() -> None:
         "assert all(one == before for one in found)\n"
         "print(argument_parser.default_args_dict.cache_info().misses)"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
     assert run.stdout == "1\n"

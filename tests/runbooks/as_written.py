@@ -38,7 +38,7 @@ def run(stack: Any, line: str) -> str:
         env=env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     if done.returncode not in (0, 1):

@@ -234,8 +234,8 @@ class Fuzz:
         for t in work:
             t.result()
         for running in (one, two):
-            await until(lambda r=running: not r.server.clients, 10)  # type: ignore[misc]
-            await until(lambda r=running: not r.server._tasks, 10)  # type: ignore[misc]
+            await until(lambda r=running: not r.server.clients)  # type: ignore[misc]
+            await until(lambda r=running: not r.server._tasks)  # type: ignore[misc]
             check_rest(running.server, running.server.replicas)
         end = _sizes()
         say(self.line(time.monotonic() - began, strict))

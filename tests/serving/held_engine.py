@@ -102,7 +102,7 @@ class Asked:
     async def answer(self) -> tuple[int, bytes, bytes]:
         """(status, head in lower case, body); (0, b"", b"") where the connection ended without one."""
         try:
-            data = await asyncio.wait_for(read_answer(self.reader), 20)
+            data = await asyncio.wait_for(read_answer(self.reader), 30)
         except ConnectionError:
             data = b""
         self.leave()

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
+
+from tests.conftest import free_ports
 
 MODEL = "smollm2-135m"
 LABELS = '{engine="0",model_name="smollm2-135m"}'
@@ -30,7 +31,9 @@ def simulated(*arguments: str) -> Iterator[tuple[httpx.Client, subprocess.Popen[
     try:
         assert process.stdout is not None
         address = process.stdout.readline().split()[-1]
-        with httpx.Client(base_url=address, timeout=30) as client:
+        # Kept shorter than the replica keeps them, or a request may meet its goodbye.
+        limits = httpx.Limits(keepalive_expiry=2)
+        with httpx.Client(base_url=address, timeout=60, limits=limits) as client:
             yield client, process
     finally:
         process.kill()
@@ -63,9 +66,7 @@ def started(argv: list[str], env: dict[str, str], url: str, log: Any) -> Iterato
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+    return free_ports()
 
 
 def chat(text: str = "What is the capital of France?", **more: Any) -> dict[str, Any]:
@@ -129,9 +130,9 @@ def metric(client: httpx.Client, name: str, labels: str = LABELS) -> float:
 
 
 def wait_for(check: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not check():
-        assert time.monotonic() < deadline, "it did not happen within 20 s"
+        assert time.monotonic() < deadline, "it did not happen within 60 s"
         time.sleep(0.02)
 
 

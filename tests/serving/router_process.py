@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -12,16 +11,15 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.conftest import free_ports
 from tests.fakes import FakeEngine
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
 def two_ports() -> tuple[int, int]:
-    with socket.socket() as a, socket.socket() as b:
-        a.bind(("127.0.0.1", 0))
-        b.bind(("127.0.0.1", 0))
-        return a.getsockname()[1], b.getsockname()[1]
+    first = free_ports(2)
+    return first, first + 1
 
 
 class Process:
@@ -42,18 +40,18 @@ class Process:
     def said(self, words: str) -> bool:
         return any(words in line for line in self.lines)
 
-    async def says(self, words: str, seconds: float = 30) -> None:
+    async def says(self, words: str, seconds: float = 60) -> None:
         async with asyncio.timeout(seconds):
             while not self.said(words):
                 assert not self._reader.done() or self.said(words), self.lines
                 await asyncio.sleep(0.02)
 
     async def get(self, path: str, **kw: Any) -> httpx.Response:
-        async with httpx.AsyncClient(timeout=20) as client:
+        async with httpx.AsyncClient(timeout=60) as client:
             return await client.get(self.admin + path, **kw)
 
     async def post(self, path: str) -> httpx.Response:
-        async with httpx.AsyncClient(timeout=20) as client:
+        async with httpx.AsyncClient(timeout=60) as client:
             return await client.post(self.admin + path)
 
     async def total(self, name: str, **labels: str) -> float:
@@ -77,7 +75,7 @@ class Process:
             answer = await self.get("/readyz")
             return answer.status_code == 200 and answer.json()["replicas_in_rotation"] >= replicas
 
-        await self.until(20, enough)
+        await self.until(60, enough)
 
 
 @asynccontextmanager

@@ -9,22 +9,31 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from serving.config import Config
+from serving.fleet import probe
 from serving.fleet.discovery import static
+from serving.router import server, websocket
 from serving.router.link import LocalLink, number
 from serving.router.server import Server
 from serving.router.shared import Counts
 from tests.fakes import FakeEngine
 from tests.serving.on_loop import run, until
 
-__all__ = ["Running", "read_answer", "request", "router", "run", "until"]
+__all__ = ["FAST", "STRICT", "Running", "read_answer", "request", "router", "run", "until"]
 
+#: Replicas are asked often, and judged late: a probe, a silence, a client's pause of some seconds may be this machine's
+#: own, which has other things to do.
 FAST: dict[str, Any] = {
     "health_check_interval": 0.3,
-    "probe_timeout": 0.5,
-    "silence_timeout": 0.6,
+    "probe_timeout": 20,
+    "degraded_after": 15,
+    "silence_timeout": 20,
     "load_interval": 0.1,
-    "request_timeout": 0.5,
+    "request_timeout": 20,
+    "admission": {"max_wait": 60},
 }
+#: For tests of how replicas are judged.
+STRICT: dict[str, Any] = {"probe_timeout": 0.5, "silence_timeout": 0.6}
+server.CONNECT_SECONDS = websocket.CONNECT_SECONDS = probe.PAGE_SECONDS = 20.0  # as patient as FAST
 
 
 class Running:
@@ -45,7 +54,7 @@ class Running:
     def replica(self, i: int = 0) -> Any:
         return self.server.replicas[i]
 
-    async def raw(self, data: bytes, timeout: float = 10) -> bytes:
+    async def raw(self, data: bytes, timeout: float = 30) -> bytes:
         """Send these bytes, read until the router closes (or has answered and idles)."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
@@ -110,12 +119,12 @@ async def router(
         {"router": FAST | settings, "pools": pools or {}, "tenants": {"file": tenants}}
     )
     link = LocalLink()
-    server = Server(config, replicas, link, Counts.local())
-    link.attach(server)
-    listener = await asyncio.get_running_loop().create_server(server.new_client, "127.0.0.1", 0)
+    plane = Server(config, replicas, link, Counts.local())
+    link.attach(plane)
+    listener = await asyncio.get_running_loop().create_server(plane.new_client, "127.0.0.1", 0)
     link.health.start()
-    sweeper = asyncio.create_task(server.expire_clients())
-    running = Running(server, listener.sockets[0].getsockname()[1], list(engines))
+    sweeper = asyncio.create_task(plane.expire_clients())
+    running = Running(plane, listener.sockets[0].getsockname()[1], list(engines))
     try:
         if wait:
             await until(lambda: all(r.state == "ready" for r in replicas))
@@ -123,9 +132,9 @@ async def router(
     finally:
         listener.close()
         sweeper.cancel()
-        for c in list(server.clients):
+        for c in list(plane.clients):
             c.abort()
-        await server.close()
+        await plane.close()
         await link.stop()
         for e in engines:
             await e.kill()

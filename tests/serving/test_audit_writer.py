@@ -143,10 +143,16 @@ def test_while_the_disk_is_full_the_queue_holds_what_it_may_and_the_rest_is_coun
     until(lambda: bool(audit.problem))
     for i in range(1000):
         audit.put(record(i))
-    until(lambda: len(audit) + audit.dropped == 1000)  # not while the thread has a batch in its hands
-    waiting, dropped = len(audit), audit.dropped
+    waiting = dropped = 0
+
+    def at_rest() -> bool:
+        """Not while the thread has a batch in its hands."""
+        nonlocal waiting, dropped
+        waiting, dropped = len(audit), audit.dropped
+        return waiting + dropped == 1000
+
+    until(at_rest)
     assert audit.written == 0
-    assert waiting + dropped == 1000
     assert dropped >= 1000 - 300 - writer.BATCH
     assert said == ["audit: disk: No space left on device; up to 300 records wait, further ones are dropped"]
     disk.full = False
@@ -172,12 +178,22 @@ def test_lines_are_written_in_order_in_batches() -> None:
 
 
 def test_a_full_batch_does_not_wait_for_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Noted(threading.Event):
+        """Counts who has come to wait."""
+
+        waits = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.waits += 1
+            return super().wait(timeout)
+
     monkeypatch.setattr(writer, "PAUSE", 3600.0)
     disk = Disk()
     audit = Audit(disk)
+    audit._wake = noted = Noted()
     audit.start()
-    until(lambda: bool(disk.batches))
-    time.sleep(0.05)  # the thread is back in its pause
+    until(lambda: noted.waits == 2)  # the thread has opened its file and is in its pause
+    assert disk.batches
     for i in range(writer.BATCH):
         audit.put(record(i))
     until(lambda: audit.written == writer.BATCH)
@@ -190,6 +206,7 @@ def test_closing_with_a_full_disk_ends_in_time_and_says_what_is_lost() -> None:
     audit = Audit(disk, say=said.append)
     audit.put(record())
     audit.start()
+    until(lambda: bool(audit.problem))
     audit.close(0.1)
     assert (audit.written, audit.dropped, len(said)) == (0, 1, 2)
     assert said[-1] == "audit: 1 records could not be written (disk: No space left on device)"
@@ -362,6 +379,7 @@ def test_a_device_that_is_always_full_is_said_and_survived(tmp_path: Path) -> No
     audit = Audit(AuditFile(tmp_path, 0, 1000, 1), say=said.append)
     audit.put(record())
     audit.start()
+    until(lambda: bool(said))
     audit.close(0.1)
     assert audit.dropped == 1
     assert "No space left on device" in said[0]
@@ -393,7 +411,8 @@ def test_sigterm_loses_no_line(tmp_path: Path) -> None:
         "while not stop:\n"
         "    audit.put(record(sent)); sent += 1\n"
         "    if sent == 5000: print('now', flush=True)\n"
-        "    if sent % 100 == 0: time.sleep(0.001)\n"
+        # Slowly then: what is sent until the signal comes must not be more than the kept files hold.
+        "    if sent > 5000 or sent % 100 == 0: time.sleep(0.001)\n"
         "audit.close()\n"
         "print(sent, flush=True)\n"
     )
@@ -405,7 +424,7 @@ def test_sigterm_loses_no_line(tmp_path: Path) -> None:
     assert process.stdout.readline() == "now\n"
     process.terminate()
     sent = int(process.stdout.read())
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     files = sorted(tmp_path.glob("audit-0.jsonl.*"), key=lambda p: -int(p.suffix[1:]))
     assert len(files) >= 10
     assert ids(*files, tmp_path / "audit-0.jsonl") == [f"id-{i}" for i in range(sent)]

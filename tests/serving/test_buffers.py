@@ -38,6 +38,7 @@ def test_a_large_body_is_given_back_in_every_ending_and_on_the_same_connection(h
             settings["max_request_time"] = 0.05
         async with router(e, admission={"max_waiting": 0}, **settings) as r:
             if how == "full":
+                await until(lambda: r.replica().kv_usage is not None)  # the only report that comes
                 r.replica().kv_usage = 1.0
                 r.server.apply_load(r.replica())
             body = json.dumps(BIG if how != "unknown model" else {**BIG, "model": "?"}).encode()
@@ -153,9 +154,9 @@ async def test_a_connection_that_was_slow_once_still_ends_when_it_idles() -> Non
         reader, writer = await asyncio.open_connection("127.0.0.1", r.port, limit=2**20)
         writer.write(request(CHAT))
         await until(lambda: any(c.stalled for c in r.server.clients))
-        await read_answer(reader)
-        await until(lambda: not any(c.exchange for c in r.server.clients))
         (client,) = r.server.clients
-        assert client.expires > 0
-        assert await asyncio.wait_for(reader.read(), 10) == b""
+        await read_answer(reader)
+        await until(lambda: not client.exchange)
+        assert client.expires > 0 or client not in r.server.clients
+        assert await asyncio.wait_for(reader.read(), 30) == b""
         writer.close()

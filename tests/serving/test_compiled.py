@@ -98,7 +98,7 @@ def test_a_library_that_can_not_be_loaded_means_plain_python(place: Path) -> Non
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.stdout.split() == ["False", "False", "True"], done.stderr
 
@@ -130,5 +130,5 @@ def test_without_a_compiler_one_line_says_so(
 
 @pytest.mark.skipif(not compiled.library(), reason="not compiled (make compiled)")
 def test_the_compiled_first_stage_says_bit_for_bit_the_same() -> None:
-    done = subprocess.run([sys.executable, "-c", SAME], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", SAME], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr

@@ -99,9 +99,10 @@ def test_pip_tells_how_far_it_is_without_the_noise(tmp_path: Path, monkeypatch: 
     )
     lines: list[str] = []
     pip.run_pip(python, ["install", "x"], "engine", lines.append, total=94)
-    assert "engine: package 1 of 94, torch (0 s)" in lines
-    assert "engine: package 2 of 94, torch (0 s)" in lines
-    assert "engine: unpacking (0 s)" in lines
+    said = [line.rpartition(" (")[0] for line in lines]  # without the seconds that it took
+    assert "engine: package 1 of 94, torch" in said
+    assert "engine: package 2 of 94, torch" in said
+    assert "engine: unpacking" in said
     assert not any("ignored" in line for line in lines)
 
 

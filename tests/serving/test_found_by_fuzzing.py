@@ -71,6 +71,7 @@ class Second(FakeEngine):
         self.seen.append(b"")
         if len(self.seen) == 2:
             return await self._send(writer, b"{}", 503)
+        await until(lambda: len(self.seen) == 2)
         await asyncio.sleep(0.3)
         return await self._answer(_, writer)
 

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from exporters.collectors import _reference as reader
 from serving.intent import reference
 from serving.intent.cli import app
+from tests.conftest import free_ports
 
 PAGE = """# TYPE exaserve_router_classifications_total counter
 exaserve_router_classifications_total{intent="general",stage="first"} 1500.0
@@ -132,10 +133,11 @@ def test_a_page_that_has_no_counts_is_said_and_the_old_file_stays(
 
 
 def test_nobody_there_and_wrong_usage_are_one_line(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        closed = f"http://127.0.0.1:{s.getsockname()[1]}"
     path = tmp_path / "r.json"
-    assert run("save", path, "--router", closed)[0] == 1
+    with socket.socket() as s:  # bound and not listening: nobody else can either
+        s.bind(("127.0.0.1", 0))
+        closed = f"http://127.0.0.1:{s.getsockname()[1]}"
+        assert run("save", path, "--router", closed)[0] == 1
     for words, why in (
         (("--router", "ftp://x"), "must be a URL"),
         (("--router", "http://a b"), "must be a URL"),
@@ -236,14 +238,13 @@ def test_a_real_prometheus_takes_both_queries(answering: Callable[..., str], tmp
     target = answering(200, page).removeprefix("http://")
     jobs = [{"job_name": "r", "scrape_interval": "1s", "static_configs": [{"targets": [target]}]}]
     (tmp_path / "p.yml").write_text(json.dumps({"scrape_configs": jobs}))
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        port = s.getsockname()[1]
+    port = free_ports()
     server = subprocess.Popen(
         ["prometheus", f"--config.file={tmp_path}/p.yml", f"--storage.tsdb.path={tmp_path}/data",
          f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"],
     )  # fmt: skip
     try:
-        end, code, output = time.monotonic() + 60, 1, ""
+        end, code, output = time.monotonic() + 120, 1, ""
         while code and time.monotonic() < end:
             time.sleep(0.5)
             code, output = run(
@@ -252,7 +253,7 @@ def test_a_real_prometheus_takes_both_queries(answering: Callable[..., str], tmp
         assert code == 0, output
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(60)
     found = reference.read(tmp_path / "r.json")
     assert found.counts["a"] >= 1000
     assert found.begin is not None

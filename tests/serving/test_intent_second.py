@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -118,7 +119,7 @@ def test_a_process_that_hangs_is_killed(monkeypatch) -> None:
         monkeypatch.setattr(transformer, "_STUCK", 0.05)
         second.time_limit = 0.1
         assert await second.classify(QUESTION) is None
-        for _ in range(100):
+        for _ in range(600):
             if not second.ready:
                 break
             await asyncio.sleep(0.05)
@@ -129,15 +130,30 @@ def test_a_process_that_hangs_is_killed(monkeypatch) -> None:
     run(work)
 
 
-def test_one_that_cannot_start_is_not_started_over_and_over(tmp_path, capfd) -> None:
+def test_one_that_cannot_start_is_not_started_over_and_over(tmp_path, capfd, monkeypatch) -> None:
+    now, spawn = 0.0, transformer._spawn
+
+    def slow(*given):
+        nonlocal now
+        now += 100.0  # longer than the pause, until it has found that it can't run
+        return spawn(*given)
+
+    monkeypatch.setattr(transformer, "_spawn", slow)
+    monkeypatch.setattr(transformer, "time", SimpleNamespace(monotonic=lambda: now))
+
     async def work() -> None:
+        nonlocal now
         second = SecondStage(["a", "b"], MODELS / "default.npz", tmp_path / "none.npz")
         assert not await second.start()
         for _ in range(50):
             assert await second.classify(QUESTION) is None
             await asyncio.sleep(0)
-        assert second.starts == 1
+        assert (second.starts, second._starting) == (1, None)
         assert second.failures == 50
+        now += transformer._PAUSE
+        assert await second.classify(QUESTION) is None
+        assert not await second.start()
+        assert second.starts == 2
         await second.close()
 
     asyncio.run(work())
@@ -168,9 +184,9 @@ def test_the_process_ends_when_the_router_is_killed() -> None:
         "    os.kill(os.getpid(), 9)\n"
         "asyncio.run(work())\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     pid = int(done.stdout)
-    for _ in range(200):
+    for _ in range(1200):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
         except FileNotFoundError:

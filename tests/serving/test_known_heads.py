@@ -23,7 +23,7 @@ from tests.serving.routing import Running, read_answer, request, router, until
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 SETTINGS: dict[str, Any] = {
     "ejection": {"enabled": False}, "health_check_interval": 60, "load_interval": 60, "silence_timeout": 60,
-    "request_timeout": 5,
+    "request_timeout": 20,
 }  # fmt: skip
 MANY = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -55,7 +55,7 @@ class Standing:
         self.r: Running = self.do(self.context.__aenter__())
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.run_until_complete(asyncio.wait_for(work, 30))
+        return self.loop.run_until_complete(asyncio.wait_for(work, 60))
 
     def close(self) -> None:
         self.do(self.context.__aexit__(None, None, None))
@@ -235,7 +235,7 @@ def test_a_token_that_changes_is_used_on_connections_that_are_open(tmp_path: Pat
             seen = [headers["authorization"] for _, headers, _ in e.requests]
             assert seen == ["Bearer one", "Bearer one", "Bearer second", "Bearer second"]
 
-    uvloop.run(asyncio.wait_for(go(), 30))
+    uvloop.run(asyncio.wait_for(go(), 60))
 
 
 # --- answers ---

@@ -12,6 +12,7 @@ import pytest
 
 from serving.router import listen
 from serving.router.listen import CannotStart
+from tests.conftest import free_ports
 
 
 @pytest.fixture
@@ -36,17 +37,11 @@ def names(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[int, str]) -> None:
 
 
 def test_every_worker_has_a_socket_of_its_own_on_one_port(closed: list[Any]) -> None:
-    port = free_port()
+    port = free_ports()
     closed += listen.bind("127.0.0.1", port, 3)
     assert [[s.getsockname() for s in row] for row in closed] == [[("127.0.0.1", port)]] * 3
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))  # bound is not listening
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def test_a_name_with_several_addresses_is_listened_on_at_all_of_them(
@@ -58,7 +53,7 @@ def test_a_name_with_several_addresses_is_listened_on_at_all_of_them(
         (socket.AF_INET, "127.0.0.2"),
         (socket.AF_INET, "127.0.0.1"),
     )
-    port = free_port()
+    port = free_ports()
     closed += listen.bind("router.example", port, 2)
     assert [[s.getsockname()[0] for s in row] for row in closed] == [["127.0.0.1", "127.0.0.2"]] * 2
 
@@ -67,7 +62,7 @@ def test_an_address_that_the_machine_lacks_is_left_out_where_another_works(
     monkeypatch: pytest.MonkeyPatch, closed: list[Any]
 ) -> None:
     names(monkeypatch, (socket.AF_INET, "192.0.2.1"), (socket.AF_INET, "127.0.0.1"))
-    closed += listen.bind("router.example", free_port(), 1)
+    closed += listen.bind("router.example", free_ports(), 1)
     assert [s.getsockname()[0] for s in closed[0]] == ["127.0.0.1"]
     names(monkeypatch, (socket.AF_INET, "192.0.2.1"))
     with pytest.raises(CannotStart, match=r"router\.host, --host"):
@@ -76,7 +71,7 @@ def test_an_address_that_the_machine_lacks_is_left_out_where_another_works(
 
 @pytest.mark.skipif(not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists(), reason="no IPv6 here")
 def test_ipv6_and_ipv4_of_one_port_are_two_addresses(closed: list[Any]) -> None:
-    port = free_port()
+    port = free_ports()
     closed += listen.bind("::", port, 1)
     closed += listen.bind("0.0.0.0", port, 1)
     assert closed[0][0].family == socket.AF_INET6
@@ -91,7 +86,7 @@ def test_a_name_without_an_address_is_said_with_its_key(monkeypatch: pytest.Monk
 
 
 def test_a_port_of_another_router_is_taken_though_both_would_share_it(closed: list[Any]) -> None:
-    port = free_port()
+    port = free_ports()
     closed += listen.bind("127.0.0.1", port, 2)
     closed[0][0].listen()
     for key, words in (("", r"router\.port, --port"), ("admin_", r"router\.admin_port, --admin-port")):
@@ -100,7 +95,7 @@ def test_a_port_of_another_router_is_taken_though_both_would_share_it(closed: li
 
 
 def test_another_socket_on_the_same_address_takes_no_connection_before_it_listens(closed: list[Any]) -> None:
-    port = free_port()
+    port = free_ports()
     closed += listen.bind("127.0.0.1", port, 1)
     old = closed[0][0]
     old.listen()

@@ -17,7 +17,7 @@ import pytest
 from serving.launch.local import Identity, Process, boot_id, bound, identity, tail
 
 
-def wait_for(what: Callable[[], object], seconds: float = 20) -> None:
+def wait_for(what: Callable[[], object], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, "waited too long"
@@ -88,7 +88,7 @@ def test_a_recycled_pid_is_not_taken_for_the_recorded_process() -> None:
             other.signal(signal.SIGKILL, group=True)
         assert child.poll() is None
         real.signal(signal.SIGTERM)
-        assert child.wait(20) == -signal.SIGTERM
+        assert child.wait(60) == -signal.SIGTERM
         assert not real.alive()
     finally:
         child.kill()

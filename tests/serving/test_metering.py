@@ -178,8 +178,8 @@ async def end(r: Running, e: HeldEngine, how: str) -> None:
     extra, body = KEY, {**STREAM, "messages": [{"role": "user", "content": SECRET}]}
     if how.startswith(("deadline", "leave")):
         e.script[:] = ["held_stream" if how.endswith("stream") else "held"]
-        if how.startswith("deadline"):
-            extra += "x-request-timeout: 0.15\r\n"
+        if how.startswith("deadline"):  # after the first byte, where it cuts a stream
+            extra += f"x-request-timeout: {3 if how.endswith('stream') else 0.15}\r\n"
     elif how == "waited_out":
         r.replica().kv_usage = 1.0
         r.server.apply_load(r.replica())

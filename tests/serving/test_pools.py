@@ -191,6 +191,7 @@ async def test_a_pool_full_of_long_requests_leaves_the_others_alone() -> None:
     async with router(*shared, pools=pools) as r:
         flood = [await Asked.ask(r, LONG) for _ in range(12)]
         await until(lambda: r.counted("exaserve_router_rejected_requests_total", "queue_full", "long") == 5)
+        await until(lambda: sum(e.open for e in shared) == 4)
         assert [e.open for e in shared] == [2, 2]
         for e in shared:
             e.script[:] = ["answer"]

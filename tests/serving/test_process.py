@@ -88,10 +88,10 @@ async def test_sigterm_lets_a_stream_end_and_refuses_new_work() -> None:
         writer.write(request({**CHAT, "stream": True}))
         await until(lambda: e.open == 1)
         r.process.send_signal(signal.SIGTERM)
-        body = await asyncio.wait_for(reader.read(), 20)
+        body = await asyncio.wait_for(reader.read(), 60)
         assert body.endswith(b"0\r\n\r\n")
         assert b"[DONE]" in body
-        assert await asyncio.wait_for(r.process.wait(), 20) == 0
+        assert await asyncio.wait_for(r.process.wait(), 60) == 0
         writer.close()
 
 
@@ -102,8 +102,8 @@ async def test_sigterm_when_idle_ends_at_once() -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", r.port)
         started = time.monotonic()
         r.process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(r.process.wait(), 20) == 0
-        assert time.monotonic() - started < 8  # not the ten seconds that open streams get
+        assert await asyncio.wait_for(r.process.wait(), 60) == 0
+        assert time.monotonic() - started < 20  # not the 30 s that open streams get
         writer.close()
 
 
@@ -135,7 +135,7 @@ def test_a_port_in_use_is_named_with_its_key_and_exit_code_1() -> None:
                 [sys.executable, "-m", "serving.router", "--replica", "http://127.0.0.1:1", *flags],
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=120,
             )
             assert p.returncode == 1
             assert key in p.stderr

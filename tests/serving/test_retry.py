@@ -284,12 +284,12 @@ async def test_hedges_take_from_the_budget() -> None:
 # --- deadlines ---
 
 
-@pytest.mark.parametrize("settings", [{}, {"max_request_time": 0.2}])
+@pytest.mark.parametrize("settings", [{}, {"max_request_time": 2}])
 def test_a_deadline_before_the_first_byte_is_a_504_and_the_engine_stops(settings: dict[str, Any]) -> None:
     async def go() -> None:
         e = HeldEngine("held")
         async with router(e, **settings) as r:
-            asked = await Asked.ask(r, extra="" if settings else "x-request-timeout: 0.2\r\n")
+            asked = await Asked.ask(r, extra="" if settings else "x-request-timeout: 2\r\n")
             status, _, body = await asked.answer()
             assert (status, code_of(body)) == (504, "deadline_exceeded")
             await until(lambda: e.aborted == 1)
@@ -303,7 +303,7 @@ def test_a_deadline_before_the_first_byte_is_a_504_and_the_engine_stops(settings
 async def test_a_deadline_after_the_first_byte_ends_the_stream_with_an_error() -> None:
     e = HeldEngine("held_stream")
     async with router(e) as r:
-        asked = await Asked.ask(r, STREAM, "x-request-timeout: 0.2\r\n")
+        asked = await Asked.ask(r, STREAM, "x-request-timeout: 3\r\n")
         status, _, body = await asked.answer()
         assert status == 200
         assert body.startswith(chunk(CHUNKS[0]) + chunk(CHUNKS[1]))
@@ -339,11 +339,11 @@ async def test_a_deadline_holds_for_one_request_of_a_connection_only() -> None:
     e = HeldEngine("answer", "held")
     async with router(e) as r:
         reader, writer = await asyncio.open_connection("127.0.0.1", r.port)
-        writer.write(request(CHAT, extra="x-request-timeout: 0.2\r\n"))
+        writer.write(request(CHAT, extra="x-request-timeout: 2\r\n"))
         await read_answer(reader)
         writer.write(request(CHAT))
         await until(lambda: e.open == 1)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(2.1)
         e.let()
         assert (await read_answer(reader)).startswith(b"HTTP/1.1 200")
         writer.close()

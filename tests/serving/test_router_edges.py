@@ -69,7 +69,7 @@ async def test_a_connection_paused_for_a_slow_reader_is_not_reused_paused() -> N
             await asyncio.sleep(0.001)
         assert all(u.transport.is_reading() for u in r.replica().idle)
         for _ in range(3):
-            assert (await asyncio.wait_for(r.post(CHAT), 3))[0] == 200
+            assert (await asyncio.wait_for(r.post(CHAT), 30))[0] == 200
 
 
 @run
@@ -89,7 +89,7 @@ async def test_a_connection_paused_by_the_last_bytes_of_an_answer_can_be_used_ag
         writer.write(request(CHAT))
         await read_answer(reader)
         client.resume_writing()
-        assert (await asyncio.wait_for(r.post(CHAT), 3))[0] == 200
+        assert (await asyncio.wait_for(r.post(CHAT), 30))[0] == 200
 
 
 @run
@@ -128,7 +128,7 @@ async def test_stray_bytes_while_answering_do_not_hide_a_leaving_client() -> Non
         writer.write(b"GET / HTTP/1.1\r\n")
         await asyncio.sleep(0.1)
         writer.close()
-        await until(lambda: e.open == 0, 3)
+        await until(lambda: e.open == 0)
 
 
 @run
@@ -163,13 +163,13 @@ def test_a_probe_refused_for_load_does_not_cut_streams(status: int) -> None:
             assert r.replica().in_rotation, r.replica().reason
             assert r.replica().in_flight == 1
 
-    uvloop.run(asyncio.wait_for(go(), 30))
+    uvloop.run(asyncio.wait_for(go(), 60))
 
 
 @run
 async def test_a_router_that_stood_still_itself_condemns_nobody() -> None:
     e = FakeEngine("silent")
-    async with router(e, health_check_interval=60) as r:
+    async with router(e, health_check_interval=60, silence_timeout=2.5) as r:
         real = e._send
 
         async def send(w: asyncio.StreamWriter, body: bytes, s: int = 200) -> bool:
@@ -180,11 +180,11 @@ async def test_a_router_that_stood_still_itself_condemns_nobody() -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", r.port)
         writer.write(request(CHAT))
         await until(lambda: e.open == 1)
-        for _ in range(4):
+        for _ in range(3):
             await until(lambda: r.replica() not in r.health.sweep.asked)
             await until(lambda: r.replica() in r.health.sweep.asked)
             await asyncio.sleep(0.3)
-            time.sleep(1.0)
+            time.sleep(3.0)
             await asyncio.sleep(0.05)
             assert r.replica().state == "ready", r.replica().reason
         writer.close()
@@ -273,7 +273,7 @@ async def test_drain_lets_written_answers_reach_slow_readers() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", r.port, limit=4096)
         writer.write(request(CHAT))
         await asyncio.sleep(0.5)
-        drain = asyncio.create_task(r.server.drain(10))
+        drain = asyncio.create_task(r.server.drain(60))
         got = 0
         await reader.readuntil(b"\r\n\r\n")
         try:
@@ -295,7 +295,7 @@ async def test_a_client_that_half_closes_without_reading_frees_its_replica() -> 
         await until(lambda: r.replica().in_flight == 1)
         await asyncio.sleep(0.5)  # until every buffer on the way is full
         writer.write_eof()
-        await until(lambda: r.replica().in_flight == 0, 3)
+        await until(lambda: r.replica().in_flight == 0)
         assert not r.server.clients
         writer.transport.abort()
 
@@ -323,7 +323,7 @@ def test_an_answer_that_is_none_is_not_relayed(how: str) -> None:
             assert r.replica().in_flight == 0
         assert failures == []
 
-    uvloop.run(asyncio.wait_for(go(), 30))
+    uvloop.run(asyncio.wait_for(go(), 60))
 
 
 @run

@@ -24,7 +24,7 @@ from serving.router.exchange import MAX_STALE
 from serving.router.tenants import digest
 from tests.serving.faulty_engine import BEHAVIOURS, BROKEN, FaultyEngine, answer_of, events_of
 from tests.serving.invariants import check_now, check_rest
-from tests.serving.routing import FAST, Running, router, until
+from tests.serving.routing import FAST, STRICT, Running, router, until
 from tests.serving.strict_client import Ask, Got, StrictClient
 
 EXAMPLES = int(os.environ.get("EXASERVE_EXAMPLES", "0"))
@@ -100,8 +100,11 @@ setting = st.fixed_dictionaries(
 class World:
     """A router, its engines, and what happens to both."""
 
-    def __init__(self, running: Running, engines: list[FaultyEngine], reloads: list[Any]) -> None:
+    def __init__(
+        self, running: Running, engines: list[FaultyEngine], reloads: list[Any], health: dict[str, Any]
+    ) -> None:
         self.running = running
+        self.health = health
         self.server = running.server
         self.engines = engines
         self.known = list(running.server.replicas)  # all that there ever were
@@ -149,7 +152,7 @@ class World:
             wanted, pools = self.reloads[i % len(self.reloads)]
             old = self.server.config
             new = Config.model_validate(
-                {"router": FAST | wanted, "pools": pools, "tenants": {"file": old.tenants.file}}
+                {"router": FAST | self.health | wanted, "pools": pools, "tenants": {"file": old.tenants.file}}
             )
             self.server.apply_config(new)
             self.server.apply_tenants()
@@ -205,8 +208,10 @@ async def run_schedule(
 ) -> None:
     engines = [FaultyEngine(f"r{i}", *script) for i, script in enumerate(scripts)]
     wanted, pools = start
-    async with router(*engines, pools=pools, tenants=file, **wanted) as running:
-        world = World(running, engines, [start, *reloads])
+    # Where no engine stands still on purpose, none is to be taken for one that does.
+    health = STRICT if any(what in ("kill", "freeze") for what, _, _ in events) else {}
+    async with router(*engines, pools=pools, tenants=file, **health | wanted) as running:
+        world = World(running, engines, [start, *reloads], health)
         running.server.audit = world  # type: ignore[assignment]
         watcher = asyncio.create_task(world.watch())
         work = asyncio.gather(*(one_client(world, n, c) for n, c in enumerate(clients)))
@@ -325,4 +330,4 @@ def test_whatever_happens_counts_end_at_zero_and_no_answer_is_wrong(
             f"tenants:\n- {{name: free, keys: [{digest(KEYS['free'])}]}}\n"
             f"- {{name: tight, keys: [{digest(KEYS['tight'])}], max_in_flight: 2, requests_per_minute: 20}}\n"
         )
-        uvloop.run(asyncio.wait_for(run_schedule(scripts, clients, events, start, reloads, str(file)), 60))
+        uvloop.run(asyncio.wait_for(run_schedule(scripts, clients, events, start, reloads, str(file)), 120))

@@ -26,9 +26,16 @@ from tests.conftest import Stack, exaserve, free_ports, stack_config, start
 
 SIMULATED = {"kind": "simulated"}
 OFF = {"enabled": False}
+#: A replica that was slow for a moment is not taken for degraded or frozen: the machine may have been.
+PATIENT = {
+    "health_check_interval": 20.0,
+    "probe_timeout": 30.0,
+    "degraded_after": 20.0,
+    "silence_timeout": 30.0,
+}
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 60) -> Any:
+def wait_for(what: Callable[[], Any], seconds: float = 120) -> Any:
     end = time.monotonic() + seconds
     while not (found := what()):
         assert time.monotonic() < end, "waited too long"
@@ -60,14 +67,14 @@ def home(tmp_path: Path) -> Iterator[Path]:
     """An $EXASERVE_HOME in which nothing is left running."""
     yield tmp_path
     exaserve("down", env={"EXASERVE_HOME": str(tmp_path)})
-    end = time.monotonic() + 10  # guards end when they see that their part has
+    end = time.monotonic() + 30  # guards end when they see that their part has
     while (left := of_home(tmp_path)) and time.monotonic() < end:
         time.sleep(0.1)
     assert left == []
 
 
 def up(home: Path, *arguments: str, **sections: Any) -> Stack:
-    sections = {"engine": SIMULATED, "monitoring": OFF, **sections}
+    sections = {"engine": SIMULATED, "monitoring": OFF, "router": PATIENT, **sections}
     return start(stack_config(home, **sections), {"EXASERVE_HOME": str(home)}, *arguments)
 
 
@@ -130,7 +137,7 @@ def test_status_shows_every_part_and_down_leaves_nothing(home: Path) -> None:
     ended = exaserve("down", env=stack.env)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert all(map(gone, pids))
-    assert of_home(home) == []
+    wait_for(lambda: of_home(home) == [], 5)  # what got SIGKILL has to die yet
     assert not (home / "run" / "stack.json").exists()
     assert exaserve("status", env=stack.env).returncode == 1
     assert exaserve("down", env=stack.env).stdout.startswith("nothing is up (looked in ")
@@ -170,7 +177,8 @@ def test_a_frozen_part_is_killed_and_restarted(home: Path) -> None:
 
         def back(name: str = name) -> bool:
             part = next(p for p in stack.status()["parts"] if p["part"] == name)
-            return part["restarts"] == 1 and part["state"] == "ready"
+            # More than once where this machine is so slow that the new one is taken for frozen, too.
+            return part["restarts"] >= 1 and part["state"] == "ready"
 
         wait_for(back)
     assert "killed" in exaserve("logs", "stack", env=stack.env).stdout
@@ -181,22 +189,22 @@ def test_sigterm_in_the_foreground_ends_everything_in_order(home: Path) -> None:
     read_until(process, "exaserve down, or Ctrl-C here")
     wait_for(lambda: (found := record_of(home)) and found["phase"] == "ready")
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     order = [line.split()[1] for line in out.splitlines() if " ended " in line]
     assert order[0] == "router"
     assert order[-1] == "exporter"
     assert out.endswith("everything has ended\n")
-    assert of_home(home) == []
+    wait_for(lambda: of_home(home) == [], 5)
 
 
 def test_ctrl_c_during_the_start_ends_what_was_started(home: Path) -> None:
     process = foreground(home, stack_config(home, engine=SIMULATED, monitoring=OFF))
     read_until(process, "starting")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert process.returncode == 130
-    assert of_home(home) == []
+    wait_for(lambda: of_home(home) == [], 5)
 
 
 def test_a_killed_supervisor_leaves_nothing_and_the_next_up_cleans(home: Path) -> None:
@@ -257,7 +265,7 @@ def test_a_replica_that_dies_at_start_shows_its_last_lines_and_the_cure(
     assert done.returncode == 1
     assert "    | MemoryError: no room for the KV cache" in said
     assert "ended with status 1 at every start; often too little memory" in said
-    assert of_home(home) == []
+    wait_for(lambda: of_home(home) == [], 5)
 
 
 def test_what_a_killed_supervisor_left_is_ended_but_no_stranger(
@@ -278,7 +286,7 @@ def test_what_a_killed_supervisor_left_is_ended_but_no_stranger(
         stale.write()
         assert not record.is_up()
         assert record.clean_stale() == ["a"]
-        assert left.wait(20) == -signal.SIGKILL
+        assert left.wait(60) == -signal.SIGKILL
         assert stranger.poll() is None
         assert record.read() is None
     finally:
@@ -307,7 +315,7 @@ def test_down_names_what_sigkill_does_not_end_and_keeps_its_record(
 
         with monkeypatch.context() as patched:
             patched.setattr(record.Identity, "signal", signal_but_held)
-            patched.setattr(record, "wait_gone", lambda processes, _: wait(processes, 0.3))
+            patched.setattr(record, "wait_gone", lambda processes, _: wait(processes, 1.0))
             for _ in range(2):
                 with pytest.raises(
                     stack_module.StackError, match=rf"SIGKILL did not end a \(pid {held.pid}\)"
@@ -316,7 +324,7 @@ def test_down_names_what_sigkill_does_not_end_and_keeps_its_record(
                 found = record.read()
                 assert found is not None
                 assert [p.name for p in found.parts] == ["a"]
-        assert (killed.wait(20), held.poll()) == (-signal.SIGKILL, None)
+        assert (killed.wait(60), held.poll()) == (-signal.SIGKILL, None)
         stack_module.down(said.append)
         assert said == ["nothing is up; ended what was left over: a"]
         assert record.read() is None
@@ -350,7 +358,7 @@ def test_up_ends_without_a_part_that_the_kernel_holds_and_leaves_its_record(home
     code = (
         "from serving import supervisor, cli\n"
         "from serving.launch.local import Process\n"
-        "supervisor._KILL_SECONDS = 0.5\n"
+        "supervisor._KILL_SECONDS = 3.0\n"
         "for name in ('terminate', 'kill'):\n"
         "    def held(self, real=getattr(Process, name)):\n"
         "        if self.log.stem != 'replica-0': real(self)\n"
@@ -370,7 +378,7 @@ def test_up_ends_without_a_part_that_the_kernel_holds_and_leaves_its_record(home
         process.send_signal(signal.SIGINT)
         read_until(process, "ending: router")
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=30)
+        said, _ = process.communicate(timeout=120)
     finally:
         process.kill()
         process.wait()
@@ -437,7 +445,7 @@ def test_prometheus_watches_every_part_and_knows_the_rules(home: Path) -> None:
     stack = up(home, monitoring={"enabled": True, "scrape_interval": 1.0})
 
     def ask(path: str) -> Any:
-        with urllib.request.urlopen(f"{stack.prometheus}/api/v1/{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{stack.prometheus}/api/v1/{path}", timeout=60) as answer:
             return json.load(answer)["data"]
 
     def jobs() -> list[str] | None:
@@ -455,7 +463,7 @@ def test_prometheus_watches_every_part_and_knows_the_rules(home: Path) -> None:
     ]
     wait_for(lambda: jobs() == [*expected, "prometheus"])
     assert {g["name"] for g in ask("rules")["groups"]}
-    assert ask("alertmanagers")["activeAlertmanagers"]
+    wait_for(lambda: ask("alertmanagers")["activeAlertmanagers"])  # it looks for them every few seconds
 
 
 @pytest.mark.real

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -22,6 +23,8 @@ from serving.parts import Part
 from serving.record import Record
 from serving.supervisor import StartError, Supervisor, said
 
+#: Takes no notice of SIGTERM from its first word on.
+DEAF = "trap '' TERM; echo; while :; do sleep 1; done"
 #: Listens on the port it is given; has no HTTP to speak.
 LISTENER = "import socket,sys,time; s=socket.create_server(('127.0.0.1',int(sys.argv[1]))); time.sleep(1000)"
 
@@ -73,7 +76,7 @@ class Stage:
             parts, record, settings, f"{router.url}/fleet", self.said.append, remote_router
         )
 
-    def until(self, done: Callable[[], object], seconds: float = 30) -> None:
+    def until(self, done: Callable[[], object], seconds: float = 60) -> None:
         end = time.monotonic() + seconds
         while not done():
             assert time.monotonic() < end, "\n".join(self.said)
@@ -85,6 +88,12 @@ class Stage:
 
     def state(self, name: str) -> str:
         return next(p.state for p in self.supervisor.record.parts if p.name == name)
+
+    def has_written(self, name: str) -> bool:
+        """As a shell does here when it has set its traps."""
+        return any(
+            r.process and r.process.has_written() for r in self.supervisor.running if r.part.name == name
+        )
 
     def restarts(self, name: str) -> int:
         return next(p.restarts for p in self.supervisor.record.parts if p.name == name)
@@ -123,15 +132,16 @@ def healthy_replica(port: int) -> Part:
 def test_replicas_that_a_router_elsewhere_cannot_tell_of_are_asked_themselves(
     stage: Callable[..., Stage], router: FakeRouter, free_port: int, tmp_path: Path
 ) -> None:
-    s = stage([healthy_replica(free_port)], router, remote_router=True, restart_frozen_after=0.3)
+    s = stage([healthy_replica(free_port)], router, remote_router=True, restart_frozen_after=3.5)
     s.until(lambda: s.state("replica-0") == "probing")
     (tmp_path / "health").write_text("well")
     s.until(lambda: s.state("replica-0") == "ready")  # the router does not list it
     pid = s.pid("replica-0")
     router.states["replica-0"] = "down"  # it can't reach it: a cut link, since the replica answers here
-    end = time.monotonic() + 2
+    end = time.monotonic() + 6
     s.until(lambda: time.monotonic() > end)
-    assert (s.state("replica-0"), s.pid("replica-0")) == ("ready", pid)
+    s.until(lambda: s.state("replica-0") == "ready")  # unless it was slow to answer just then
+    assert (s.pid("replica-0"), s.restarts("replica-0")) == (pid, 0)
     router.states["replica-0"] = "degraded"
     s.until(lambda: s.state("replica-0") == "degraded")  # what the router can tell is its word
 
@@ -215,7 +225,7 @@ def test_a_replica_that_stays_frozen_or_down_is_killed_and_restarted(
     s.until(lambda: s.state("replica-0") == "ready")
     router.states["replica-0"] = state
     s.until(lambda: s.restarts("replica-0") == 1)
-    assert any(f"{state} for 1 s: killed" in line for line in s.said)
+    assert any(re.search(rf"{state} for [1-9]\d* s: killed", line) for line in s.said)
 
 
 def test_a_replica_that_never_gets_ready_is_killed_after_start_timeout(
@@ -232,20 +242,19 @@ def test_the_end_goes_by_rank_and_kills_what_does_not_listen(
     url = router.url
     parts = [
         shell("last", "exec sleep 1000", url, stop_rank=2),
-        shell("deaf", "trap '' TERM; while :; do sleep 1; done", url, stop_rank=1, stop_seconds=0.5),
+        shell("deaf", DEAF, url, stop_rank=1, stop_seconds=0.5),
         shell("first", "exec sleep 1000", url, stop_rank=0),
     ]
     s = stage(parts, router)
-    s.until(s.supervisor.all_ready)
+    s.until(lambda: s.supervisor.all_ready() and s.has_written("deaf"))
     s.supervisor.stop(lambda: False)
     assert [line.split()[2] for line in s.said if "ended" in line] == ["first", "deaf", "last"]
     assert all(p.identity is None for p in s.supervisor.record.parts)
 
 
 def test_a_second_ctrl_c_ends_everything_at_once(stage: Callable[..., Stage], router: FakeRouter) -> None:
-    part = shell("deaf", "trap '' TERM; while :; do sleep 1; done", router.url, stop_seconds=1000)
-    s = stage([part], router)
-    s.until(s.supervisor.all_ready)
+    s = stage([shell("deaf", DEAF, router.url, stop_seconds=1000)], router)
+    s.until(lambda: s.supervisor.all_ready() and s.has_written("deaf"))
     s.supervisor.stop(lambda: True)
     assert s.state("deaf") == "ended"
 
@@ -253,17 +262,16 @@ def test_a_second_ctrl_c_ends_everything_at_once(stage: Callable[..., Stage], ro
 def test_what_sigkill_does_not_end_is_named_and_the_rest_ends(
     stage: Callable[..., Stage], router: FakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deaf = "trap '' TERM; while :; do sleep 1; done"
-    s = stage([shell("held", deaf, router.url), shell("other", "exec sleep 1000", router.url)], router)
-    s.until(s.supervisor.all_ready)
+    s = stage([shell("held", DEAF, router.url), shell("other", "exec sleep 1000", router.url)], router)
+    s.until(lambda: s.supervisor.all_ready() and s.has_written("held"))
     pid = s.pid("held")
     with monkeypatch.context() as patched:
-        patched.setattr(supervisor, "_KILL_SECONDS", 0.2)
+        patched.setattr(supervisor, "_KILL_SECONDS", 3.0)
         patched.setattr(Process, "kill", lambda self: None)  # as if the kernel held it
         s.supervisor.stop(lambda: True)
     assert [(p.name, p.identity and p.identity.pid) for p in s.supervisor.left()] == [("held", pid)]
     assert [line.split("held")[1].split() for line in s.said if "stuck" in line] == [
-        f"stuck pid {pid} lives 0.2 s after SIGKILL; going on without".split()
+        f"stuck pid {pid} lives 3 s after SIGKILL; going on without".split()
     ]
     assert s.state("other") == "ended"
 

@@ -320,6 +320,9 @@ def test_clients_that_stall_or_leave_or_send_rubbish_are_counted_and_cost_nothin
                 writer.write(first)
                 await until(lambda n=timeouts: listener.failures["timeout"] == n + 1)
                 writer.transport.abort()
+            await until(lambda: sockets() <= before)
+        async with listening(tls) as (listener, port):
+            before = sockets()
             for first in (b"", b"\x16\x03\x01\x02\x00\x01"):
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
                 writer.write(first)

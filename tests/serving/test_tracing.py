@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from serving.router import span_export
 from serving.router.span_export import SCHEMA_URL, Exporter, traces_url
 from serving.router.span_records import Record
 from serving.router.tracing import MAX_ATTEMPTS, MAX_EVENTS, Queue, Span, Tracing, valid
@@ -312,7 +313,7 @@ def test_the_receiver_gets_a_server_span_with_a_client_span_per_attempt(receiver
     assert (server.status.code, first.status.code, second.status.code) == (0, 2, 0)
     (event,) = server.events
     assert (event.name, attributes(event)) == ("exaserve.retry", {"exaserve.reason": "reset"})
-    half, clocks = 500_000_000, 5_000_000
+    half, clocks = 500_000_000, 100_000_000  # two clocks, which are not read in the same instant
     assert before - half - clocks < server.start_time_unix_nano < after - half + clocks  # exchange.started
     assert before <= first.start_time_unix_nano <= first.end_time_unix_nano <= second.start_time_unix_nano
     assert second.end_time_unix_nano <= server.end_time_unix_nano <= after
@@ -344,8 +345,9 @@ def test_a_tracestate_that_no_one_can_read_costs_no_span(receiver: Receiver, sta
 
 
 def test_an_unreachable_endpoint_loses_spans_countedly_and_stops_in_time(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(span_export, "EXPORT_TIMEOUT", 60.0)
     t = tracing()
     exporter = Exporter("http://127.0.0.1:9", t.records.take, ("127.0.0.1", 8000))
     exporter.start()
@@ -356,7 +358,7 @@ def test_an_unreachable_endpoint_loses_spans_countedly_and_stops_in_time(
     started = time.monotonic()
     with caplog.at_level(logging.WARNING):
         exporter.stop(0.3)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 20
     assert exporter.dropped == 6
     assert exporter.exported == 0
     assert "Traceback" not in caplog.text

@@ -80,7 +80,7 @@ class RealtimeEngine(FakeEngine):
 
 @contextlib.asynccontextmanager
 async def dialled(r: Running, path: str = PATH, **options: Any) -> AsyncIterator[ClientConnection]:
-    async with connect(f"ws://127.0.0.1:{r.port}{path}", open_timeout=10, **options) as ws:
+    async with connect(f"ws://127.0.0.1:{r.port}{path}", open_timeout=30, **options) as ws:
         yield ws
 
 
@@ -129,7 +129,7 @@ async def test_a_replica_that_dies_is_seen_as_that_and_counted_as_cut() -> None:
             await ws.recv()
             await e.kill()
             with pytest.raises(ConnectionClosedError) as caught:
-                await asyncio.wait_for(ws.recv(), 10)
+                await asyncio.wait_for(ws.recv(), 30)
             assert caught.value.rcvd is None  # no close frame that nobody sent
         await at_rest(r)
         assert r.counted(TUNNELS, "cut") == 1
@@ -218,10 +218,10 @@ async def test_a_pool_that_is_full_refuses_it_in_http() -> None:
 @run
 async def test_a_deadline_ends_it_both_ways() -> None:
     e = RealtimeEngine()
-    async with router(e, max_request_time=0.3) as r:
+    async with router(e, max_request_time=3) as r:
         async with dialled(r) as ws:
             with pytest.raises(ConnectionClosedError):
-                await asyncio.wait_for(ws.recv(), 10)
+                await asyncio.wait_for(ws.recv(), 30)
         await until(lambda: e.sockets == 0)
         await at_rest(r)
 
@@ -233,7 +233,7 @@ async def test_a_router_that_stops_ends_it_after_its_time() -> None:
         async with dialled(r) as ws:
             await r.server.drain(0.1)
             with pytest.raises(ConnectionClosedError):
-                await asyncio.wait_for(ws.recv(), 10)
+                await asyncio.wait_for(ws.recv(), 30)
         await until(lambda: e.sockets == 0)
         await at_rest(r)
 

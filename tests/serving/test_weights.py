@@ -73,7 +73,7 @@ def test_a_whole_copy_serves_while_shared_storage_is_gone_or_silent(
     monkeypatch.setattr(weights, "_listing", silent)
     begin = time.monotonic()
     assert fill(source, tmp_path / "disk") == copy
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 20  # of the 30 s that it is silent
     release.set()
 
 
@@ -109,7 +109,7 @@ def test_replicas_that_start_together_copy_once_and_read_the_copy(source: Path, 
     argv = [sys.executable, "-m", "serving.engines.weights", str(source), str(tmp_path / "disk"), "--"]
     argv += [sys.executable, "-c", "import os, sys; print(os.getpid(), sys.argv[1:])", str(source), "other"]
     started = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    said = [process.communicate(timeout=60)[0] for process in started]
+    said = [process.communicate(timeout=120)[0] for process in started]
     for process, text in zip(started, said, strict=True):
         # The very process: a signal to it reaches the replica.
         assert text.splitlines()[-1] == f"{process.pid} {[str(tmp_path / 'disk' / 'model'), 'other']}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -36,8 +37,13 @@ if how != "dies":
 
 
 @asynccontextmanager
-async def fakes(how: str, sockets: Any = (), **options: Any) -> AsyncIterator[tuple[Workers, list[str]]]:
-    """One worker that dies, is silent or lives; and what the master heard of it."""
+async def fakes(
+    how: str, sockets: Any = (), pauses: list[float] | None = None, **options: Any
+) -> AsyncIterator[tuple[Workers, list[str]]]:
+    """One worker that dies, is silent or lives; and what the master heard of it.
+
+    pauses: gets the seconds from each death to the next start.
+    """
     heard: list[str] = []
 
     def take(place: Place, message: ToMaster) -> None:
@@ -45,8 +51,10 @@ async def fakes(how: str, sockets: Any = (), **options: Any) -> AsyncIterator[tu
             workers.now_serving(place)
             heard.append("ready")
 
-    def died(_: Place, how: str) -> None:
+    def died(place: Place, how: str) -> None:
         heard.append(how)
+        if pauses is not None:
+            pauses.append(place.next_start - time.monotonic())
 
     program = [sys.executable, "-c", FAKE.format(how=how, path=[str(Path(__file__).parents[2])])]
     fd = os.open(os.devnull, os.O_RDONLY)
@@ -63,29 +71,26 @@ async def fakes(how: str, sockets: Any = (), **options: Any) -> AsyncIterator[tu
 @run
 async def test_a_worker_without_a_sign_of_life_is_killed_and_replaced() -> None:
     async with fakes("silent", silence=0.5) as (workers, heard):
-        await until(lambda: heard.count("ready") == 2, 30)
+        await until(lambda: heard.count("ready") == 2, 60)
         assert heard[:2] == ["ready", "signal SIGKILL"]
         assert workers.places[0].restarts == {"died": 0, "frozen": 1}
 
 
 @run
 async def test_a_worker_that_shows_life_is_left_alone() -> None:
-    async with fakes("lives", silence=0.5) as (workers, heard):
-        await until(lambda: heard == ["ready"], 30)
-        await asyncio.sleep(1.0)
+    async with fakes("lives", silence=3.0) as (workers, heard):
+        await until(lambda: heard == ["ready"], 60)
+        await asyncio.sleep(4.0)
         assert heard == ["ready"]
         assert [p.number for p in workers.serving()] == [0]
 
 
 @run
 async def test_a_worker_that_dies_at_once_is_started_less_and_less_often() -> None:
-    async with fakes("dies") as (workers, heard):
-        place = workers.places[0]
-        pauses = []
-        for n in (1, 2, 3):
-            await until(lambda n=n: len(heard) == n, 30)  # type: ignore[misc]
-            pauses.append(place.next_start - asyncio.get_running_loop().time())
-        assert place.quick_deaths == 3
+    pauses: list[float] = []
+    async with fakes("dies", pauses=pauses) as (workers, heard):
+        await until(lambda: len(heard) == 3, 60)
+        assert workers.places[0].quick_deaths == 3
         assert pauses[2] > 0.2
         assert heard == ["exit status 0"] * 3
 
@@ -97,6 +102,6 @@ async def test_a_worker_that_dies_at_once_again_and_again_stops_holding_connecti
     address = sockets[0].getsockname()
     async with fakes("dies", sockets=sockets) as (_, heard):
         (await asyncio.open_connection(*address))[1].close()
-        await until(lambda: len(heard) >= 3, 30)
+        await until(lambda: len(heard) >= 3, 60)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(*address)

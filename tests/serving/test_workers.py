@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
 from tests.fakes import FakeEngine
 from tests.serving.held_engine import HeldEngine
@@ -33,7 +32,7 @@ async def streams(r: Process, n: int) -> AsyncIterator[list[asyncio.StreamReader
         for _, writer in opened:
             writer.write(request(STREAM))
         for reader, _ in opened:
-            assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)).startswith(b"HTTP/1.1 200")
+            assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)).startswith(b"HTTP/1.1 200")
         yield [reader for reader, _ in opened]
     finally:
         for _, writer in opened:
@@ -54,6 +53,13 @@ def rewrite(path: Path, text: str) -> None:
     new = path.with_name("new")
     new.write_text(text)
     os.replace(new, path)
+
+
+def gone(p: psutil.Process) -> bool:
+    try:
+        return not p.is_running() or p.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 async def open_requests(r: Process) -> list[int]:
@@ -78,7 +84,7 @@ async def test_a_killed_worker_is_replaced_and_its_counts_disappear_while_the_ot
             async def all_counted() -> bool:
                 return sum(await in_flight(r)) == 24 and sum(await open_requests(r)) == 24
 
-            await r.until(10, all_counted)
+            await r.until(60, all_counted)
             first, second = await open_requests(r)
             assert first > 0, "the kernel spread 24 connections over one socket: one in 2^23"
             assert second > 0
@@ -91,7 +97,7 @@ async def test_a_killed_worker_is_replaced_and_its_counts_disappear_while_the_ot
                 found = (await r.get("/workers")).json()[0]
                 return found["state"] == "serving" and found["pid"] != victim
 
-            await r.until(20, replaced)
+            await r.until(60, replaced)
             assert await open_requests(r) == [0, second]
             assert sum(await in_flight(r)) == second
             assert await r.total("exaserve_replica_in_flight_requests") == second
@@ -123,7 +129,7 @@ async def ask(r: Process, body: Any = CHAT) -> int:
     """Status of one request over a connection of its own."""
     reader, writer = await asyncio.open_connection("127.0.0.1", r.port)
     writer.write(request(body, extra="connection: close\r\n"))
-    head = await asyncio.wait_for(reader.read(), 20)
+    head = await asyncio.wait_for(reader.read(), 60)
     writer.close()
     return int(head.split()[1])
 
@@ -154,19 +160,24 @@ async def test_drain_waits_for_open_streams_of_all_workers_and_undo_ends_it() ->
 
         async with streams(r, 12):
             waits = await drain("--timeout", "60")
-            lines = [(await asyncio.wait_for(waits.stdout.readline(), 30)).decode()]
+            lines = [(await asyncio.wait_for(waits.stdout.readline(), 60)).decode()]
             assert "in flight" in lines[0]
             before = b.open
             async with streams(r, 4):
                 assert b.open == before + 4, "new requests go to the other one"
             late = await drain("--timeout", "0")
-            assert await asyncio.wait_for(late.wait(), 30) == 1
-        assert await asyncio.wait_for(waits.wait(), 30) == 0
+            assert await asyncio.wait_for(late.wait(), 60) == 1
+        assert await asyncio.wait_for(waits.wait(), 60) == 0
         assert b"r0 is drained" in await waits.stdout.read()
         undo = await drain("--undo")
-        assert await asyncio.wait_for(undo.wait(), 30) == 0
-        states = [x["state"] for x in (await r.get("/fleet")).json()["replicas"]]
-        assert states == ["ready", "ready"]
+        assert await asyncio.wait_for(undo.wait(), 60) == 0
+
+        async def back() -> bool:
+            states = [x["state"] for x in (await r.get("/fleet")).json()["replicas"]]
+            assert "draining" not in states
+            return states == ["ready", "ready"]
+
+        await r.until(60, back)  # not degraded, where a probe took long
 
 
 @run
@@ -179,11 +190,21 @@ async def test_a_second_sigterm_ends_everything_at_once() -> None:
             r.process.send_signal(signal.SIGTERM)
             await r.says("stopping")
             assert (await r.get("/readyz")).status_code == 503
-            with pytest.raises(ConnectionRefusedError):
-                await asyncio.open_connection("127.0.0.1", r.port)
+
+            async def refused() -> bool:
+                """Each worker closes its port when it hears of it."""
+                try:
+                    (await asyncio.open_connection("127.0.0.1", r.port))[1].close()
+                except ConnectionRefusedError:
+                    return True
+                except ConnectionError:
+                    pass
+                return False
+
+            await r.until(60, refused)
             r.process.send_signal(signal.SIGTERM)
-            assert await asyncio.wait_for(r.process.wait(), 10) == 0
-        assert not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family)
+            assert await asyncio.wait_for(r.process.wait(), 25) == 0  # not the 30 s that open streams get
+        await until(lambda: all(map(gone, family)))
 
 
 @run
@@ -193,7 +214,7 @@ async def test_streams_that_outlast_the_drain_are_cut_and_counted() -> None:
         await r.ready()
         async with streams(r, 3):
             r.process.send_signal(signal.SIGTERM)
-            assert await asyncio.wait_for(r.process.wait(), 20) == 0
+            assert await asyncio.wait_for(r.process.wait(), 60) == 0
             await r.says("stopped, 3 requests cut")
 
 
@@ -205,7 +226,7 @@ async def test_workers_of_a_dead_master_end_though_nobody_reads_what_they_say() 
         r.process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
         r.process.kill()
         await r.process.wait()
-        await until(lambda: not any(p.is_running() for p in family), 20)
+        await until(lambda: all(map(gone, family)), 60)
 
 
 @run
@@ -220,15 +241,18 @@ async def test_workers_of_a_dead_master_finish_their_streams_and_leave_the_port(
             await r.process.wait()
             with socket.socket() as again:
                 again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                for _ in range(100):
+
+                def left() -> bool:
                     try:
                         again.bind(("127.0.0.1", r.port))
-                        break
                     except OSError:
-                        await asyncio.sleep(0.02)
+                        return False
+                    return True
+
+                await until(left)
             for reader in readers:
-                assert (await asyncio.wait_for(reader.readuntil(b"[DONE]"), 20)).endswith(b"[DONE]")
-        await until(lambda: not any(p.is_running() for p in family), 20)
+                assert (await asyncio.wait_for(reader.readuntil(b"[DONE]"), 60)).endswith(b"[DONE]")
+        await until(lambda: all(map(gone, family)), 60)
 
 
 @run
@@ -253,7 +277,7 @@ async def test_a_changed_file_reaches_every_worker_and_a_bad_one_none() -> None:
         async def well() -> bool:
             return await r.total("exaserve_router_config_last_reload_successful") == 1
 
-        await r.until(10, well)
+        await r.until(60, well)
         assert await r.total("exaserve_router_config_last_reload_success_timestamp_seconds") > reloaded
         os.kill((await pids(r))[0], signal.SIGKILL)
         await r.says("worker 0 serves again")
@@ -270,11 +294,11 @@ async def test_a_unix_socket_serves_beside_the_port_and_is_removed_at_the_end() 
             for _ in range(4):
                 reader, writer = await asyncio.open_unix_connection(str(path))
                 writer.write(request(CHAT, extra="connection: close\r\n"))
-                assert (await asyncio.wait_for(reader.read(), 20)).startswith(b"HTTP/1.1 200")
+                assert (await asyncio.wait_for(reader.read(), 60)).startswith(b"HTTP/1.1 200")
                 writer.close()
             assert await ask(r) == 200
             r.process.send_signal(signal.SIGTERM)
-            assert await asyncio.wait_for(r.process.wait(), 20) == 0
+            assert await asyncio.wait_for(r.process.wait(), 60) == 0
             assert not path.exists()
 
 
@@ -304,7 +328,7 @@ async def test_replicas_come_and_go_without_a_lost_request() -> None:
                 await r.says("replicas: 1 added, 0 leave, 2 in all")  # until the new one is ready
                 await r.says("replicas: 0 added, 1 leave, 1 in all")
                 for reader in readers:
-                    assert (await asyncio.wait_for(reader.readuntil(b"[DONE]"), 20)).endswith(b"[DONE]")
+                    assert (await asyncio.wait_for(reader.readuntil(b"[DONE]"), 60)).endswith(b"[DONE]")
                 await r.says("replica r0 has left")
                 await until(lambda: len(b.requests) > 4)
                 stopping.set()
@@ -331,6 +355,6 @@ async def test_a_replica_that_refused_one_request_is_asked_again_though_its_load
             await asyncio.sleep(0.1)
             return len(once.requests) >= 3  # the refused one, and then usual ones
 
-        await r.until(20, asked_again)
+        await r.until(60, asked_again)
         other.let(len(tasks))
         assert set(await asyncio.gather(*tasks)) == {200}

@@ -22,6 +22,7 @@ from .timing import AskError, Client, Timed, prompt
 _SHORT = 8  # tokens of a prompt that is not what is measured
 _BASE_AT = 64  # prompt tokens of the step that shows what mixed steps have only once
 _LENGTHS = (1, 4, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
+_TRIES = 3  # batches of which no two requests were at it together, until that is believed
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -140,7 +141,7 @@ class _Run:
         found = {}
         for size in [n for n in _BATCHES if n < largest] + [largest]:
             steps: list[float] = []
-            began = time.monotonic()
+            rounds, began = 0, time.monotonic()
             while not steps or time.monotonic() - began < self._seconds / 15:
                 together = await asyncio.gather(*(self._apart(_SHORT, 20) for _ in range(size)))
                 # The steps in which all of them decode.
@@ -149,7 +150,9 @@ class _Run:
                 for timed in together:
                     at = [timed.started + x for x in timed.tokens]
                     steps += [b - a for a, b in pairwise(at) if first <= a and b <= last]
-                if not steps:
+                rounds += 1
+                # Once may be chance: this machine stood still, and what was sent meanwhile came all at once.
+                if not steps and rounds == _TRIES:
                     raise CannotMeasure(
                         f"{size} requests never ran together: give the engine's --max-num-seqs"
                     )

@@ -34,8 +34,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_this_machine_is_looked_at_whole_and_within_the_time(tmp_path: Path) -> None:
     begin = time.monotonic()
-    code, output = doctor("--json", "--numa-map", "numa.json", "--skip", "ports")
-    assert time.monotonic() - begin < 30
+    # On a busy machine a check may need more than its usual few seconds; the longest has 12, times the factor.
+    code, output = doctor("--json", "--numa-map", "numa.json", "--skip", "ports", "--time-factor", "5")
+    assert time.monotonic() - begin < 12 * 5 + 30
 
     found = json.loads(output)
     assert found["exaserve_doctor"] == 1

@@ -27,8 +27,9 @@ def test_hosts_that_answer_hang_refuse_and_print_nonsense(tmp_path: Path) -> Non
     seen: list[str] = []
 
     begin = time.monotonic()
+    # What hangs takes all of the time; those that answer have as much.
     results = by_ssh(
-        [Host(n) for n in names], "exaserve doctor --json", 4, 8, environ, lambda r: seen.append(r.node)
+        [Host(n) for n in names], "exaserve doctor --json", 8, 8, environ, lambda r: seen.append(r.node)
     )
     took = time.monotonic() - begin
 
@@ -38,13 +39,13 @@ def test_hosts_that_answer_hang_refuse_and_print_nonsense(tmp_path: Path) -> Non
         "good": "",
         "chatty": "",
         "lingers": "",
-        "hangs": "ssh: no answer within 4 s",
+        "hangs": "ssh: no answer within 8 s",
         "refused": "ssh: connect to host refused port 22: Connection refused",
         "bare": "exaserve is not on its PATH; --remote-command '/path/to/exaserve doctor --json'",
         "wrong": "no JSON of the doctor but: {]",
     }
     assert sorted(seen) == sorted(names)
-    assert took < 20
+    assert took < 40
 
 
 def test_ssh_asks_nothing_and_gets_the_hosts_own_options_first(tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def test_no_more_hosts_than_allowed_are_asked_at_once(tmp_path: Path) -> None:
     )
     program.chmod(0o755)
 
-    results = by_ssh(hosts, "x", 20, 1, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    results = by_ssh(hosts, "x", 60, 1, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
 
     assert [r.problem for r in results] == ["ended with 0: printed nothing"] * 6
 

@@ -59,7 +59,7 @@ def test_nodes_are_compared_by_their_pages(serve: Callable[..., str], hung: str)
     urls = [serve(page()), serve(page()), serve(page(vllm="0.31.0", mtu=2044)), serve(b"nothing"), hung]
     urls.append(serve(b"", 500))
 
-    results = read(addresses(",".join(urls)), 1.0, 4)
+    results = read(addresses(",".join(urls)), 5.0, 4)
 
     names = [url.removeprefix("http://") for url in urls]
     assert [r.node for r in results] == names
@@ -79,9 +79,9 @@ def test_nodes_are_compared_by_their_pages(serve: Callable[..., str], hung: str)
 
 
 def test_a_page_that_never_ends_is_cut(dripping: str) -> None:
-    (result,) = read([dripping], 0.5, 1)
+    (result,) = read([dripping], 4.0, 1)  # its first bytes have to come before
 
-    assert result.problem == "exporter: no whole page within 0.5 s"
+    assert result.problem == "exporter: no whole page within 4 s"
 
 
 def test_addresses_of_a_line_or_of_a_file(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_what_a_page_says_moves_no_cursor_and_has_an_end(serve: Callable[..., st
     odd += b'exaserve_network_peer_up{peer="a\x1b]0;x"} 0\n'
     endless = b"".join(b'exaserve_storage_stuck{mount="%d"} 1\n' % i for i in range(20_000))
 
-    first, second = read(addresses(f"{serve(odd)},{serve(endless)}"), 20.0, 2)
+    first, second = read(addresses(f"{serve(odd)},{serve(endless)}"), 60.0, 2)
 
     assert [(f.value, f.item) for f in first.findings] == [("6 [2J", ""), ("no", "a ]0;x")]
     assert second.problem.startswith("exporter: more than 10000 samples")

@@ -20,7 +20,7 @@ def test_findings_come_in_the_order_of_the_checks_with_their_names() -> None:
         time.sleep(0.05)
         yield from fine(node)
 
-    found = run.run([Check("slow", "", slow, 5), Check("quick", "", fine, 5)], Node())
+    found = run.run([Check("slow", "", slow, 60), Check("quick", "", fine, 60)], Node())
 
     assert [(f.check, f.what, f.value) for f in found] == [("slow", "a", "1"), ("quick", "a", "1")]
 
@@ -30,20 +30,20 @@ def test_a_check_that_hangs_keeps_what_it_found_and_costs_only_itself() -> None:
 
     def hangs(_: Node) -> Iterator[Finding]:
         yield Finding("first", "1", "ok")
-        over.wait(30)
+        over.wait(120)
         yield Finding("second", "2", "ok")
 
     begin = time.monotonic()
-    found = run.run([Check("hangs", "", hangs, 0.2), Check("fine", "", fine, 0.2)], Node())
+    found = run.run([Check("hangs", "", hangs, 3), Check("fine", "", fine, 60)], Node())
     took = time.monotonic() - begin
     over.set()
 
     assert [(f.check, f.what, f.verdict, f.value) for f in found] == [
         ("hangs", "first", "ok", "1"),
-        ("hangs", "check", "unknown", "no answer within 0.2 s"),
+        ("hangs", "check", "unknown", "no answer within 3 s"),
         ("fine", "a", "ok", "1"),
     ]
-    assert took < 5
+    assert took < 30
 
 
 def test_a_check_that_breaks_says_so_and_keeps_what_it_found() -> None:
@@ -51,7 +51,7 @@ def test_a_check_that_breaks_says_so_and_keeps_what_it_found() -> None:
         yield Finding("first", "1", "ok")
         raise KeyError("no such thing")
 
-    found = run.run([Check("breaks", "", breaks, 5), Check("fine", "", fine, 5)], Node())
+    found = run.run([Check("breaks", "", breaks, 60), Check("fine", "", fine, 60)], Node())
 
     assert [(f.check, f.verdict, f.value) for f in found] == [
         ("breaks", "ok", "1"),
@@ -65,7 +65,7 @@ def test_a_check_without_end_is_cut_at_its_rows() -> None:
         while True:
             yield Finding("a", "1", "ok")
 
-    assert len(run.run([Check("endless", "", endless, 5)], Node())) == run.MAX_FINDINGS
+    assert len(run.run([Check("endless", "", endless, 60)], Node())) == run.MAX_FINDINGS
 
 
 def test_every_file_of_the_folder_is_a_check_of_its_name_with_one_line_of_help() -> None:

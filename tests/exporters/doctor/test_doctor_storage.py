@@ -100,8 +100,8 @@ def test_a_folder_that_is_not_there_yet_is_not_here(machine: Machine) -> None:
 def test_the_probe_measures_and_leaves_nothing_behind(tmp_path: Path) -> None:
     found = probe.main(str(tmp_path))
 
-    assert 0 < found["read"] < 5
-    assert 0 < found["write"] < 5
+    assert 0 < found["read"] < 60
+    assert 0 < found["write"] < 60
     assert (found["read_of"], found["errors"]) == ("a new file", [])
     assert found["total"] >= found["free"] > 0
     assert list(tmp_path.iterdir()) == []
@@ -134,13 +134,13 @@ def hanging(tmp_path: Path) -> Iterator[Path]:
     assert server.stdout
     said = server.stdout.readline().strip()
     if said != "mounted":
-        server.wait(5)
+        server.wait(30)
         pytest.skip(said)
     server.stdin.write("hang lookup\nhang getattr\nhang statfs\n")
     server.stdin.flush()
     yield point
     server.kill()
-    server.wait(5)
+    server.wait(30)
     server.stdin.close()
     server.stdout.close()
     subprocess.run(["umount", "-l", str(point)], stderr=subprocess.DEVNULL, check=False)
@@ -149,7 +149,7 @@ def hanging(tmp_path: Path) -> Iterator[Path]:
 def test_a_mount_that_hangs_is_stuck_and_the_others_are_measured(
     machine: Machine, hanging: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "STUCK", 1.5)
+    monkeypatch.setattr(storage, "STUCK", 10.0)  # the other one starts a process and measures for up to 4 s
     machine.config = {"model": {"path": str(hanging / "model")}}
     every = Path("/proc/self/mountinfo").read_text().splitlines()
     machine.proc("self/mountinfo", "\n".join(m for m in every if f" {hanging} " in m or " / / " in m))
@@ -157,8 +157,8 @@ def test_a_mount_that_hangs_is_stuck_and_the_others_are_measured(
     begin = time.monotonic()
     found = list(storage.storage(machine.node(mounts=(str(machine.home),))))
 
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 40
     stuck = [f for f in found if f.verdict == "fail" and f.what == "answers"]
     assert [f.item for f in stuck] == [str(hanging / "model")]
-    assert stuck[0].value == f"stuck: no answer within 1.5 s (fuse.exaserve of exaserve-test at {hanging})"
+    assert stuck[0].value == f"stuck: no answer within 10 s (fuse.exaserve of exaserve-test at {hanging})"
     assert next(f for f in found if f.what == "read").item == str(machine.home)
