@@ -159,11 +159,11 @@ def test_every_rule_about_nodes_has_something_to_go_by(prometheus: str) -> None:
 
 
 def ready(live: Live) -> bool:
-    """Whether two scrapes have been recorded from; not while Prometheus starts."""
+    """Whether two scrapes have been recorded from.
+
+    Not while Prometheus starts: first nobody listens, then it says 503 in plain text.
+    """
     try:
         return live.ask('{__name__=~"port:.+"}') > 0
-    except (
-        httpx.HTTPError,
-        json.JSONDecodeError,
-    ):  # first nobody listens, then it says 503, which is no JSON
+    except (httpx.HTTPError, json.JSONDecodeError):
         return False

@@ -167,9 +167,8 @@ def stalling(at: float, seconds: float) -> Iterator[str]:
 def test_a_stall_of_3_s_shows_in_the_open_loop_and_is_hidden_in_the_closed_one(tmp_path: Path) -> None:
     """10 s at 100 requests/s, nothing answered from 3 to 6 s: 300 of the 1,000 arrivals wait, the 50th longest 2.5 s."""
     options = {"open": ("--arrivals", "constant", "--rate", "100"), "closed": ("-u", "4", "-r", "100")}
-    for number in range(
-        3
-    ):  # where this machine itself stood still for a moment, it adds to the stall or has one more
+    # Where this machine itself stood still for a moment, it adds to the stall or has one more.
+    for number in range(3):
         folder = tmp_path / str(number)
         with stalling(3.0, 3.0) as first, stalling(3.0, 3.0) as second, ThreadPoolExecutor(2) as both:
             runs = {
