@@ -160,7 +160,7 @@ async def test_work_goes_to_the_replica_with_less_of_it() -> None:
 @run
 async def test_a_replica_above_queue_depth_or_watermark_gets_nothing_new() -> None:
     full, hot = FakeEngine(), FakeEngine()
-    async with router(full, hot, max_queue_depth=2) as r:
+    async with router(full, hot, max_queue_depth=2, admission={"max_wait": 0.5}) as r:
         full.metrics["waiting"] = 3
         hot.metrics["usage"] = 0.9
         await until(lambda: r.replica(0).waiting == 3 and r.replica(1).kv_usage == 0.9)
