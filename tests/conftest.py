@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,14 @@ def free_ports(count: int = 1) -> int:
 # Another start for each process: a second run of the tests on this machine looks elsewhere. Not of ``random``, which
 # hypothesis seeds.
 _places = itertools.count(random.SystemRandom().randrange(12_000))
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A port where nobody listens, and nobody can begin to: it is bound meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 def _free(port: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -26,7 +25,7 @@ from dashboards import alert_list, build, runbooks
 from dashboards.alerts_cli import app
 from dashboards.drill import drill
 from dashboards.sources import SOURCES
-from tests.conftest import free_ports
+from tests.conftest import closed_port, free_ports
 
 BINARY = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
 needs_alertmanager = pytest.mark.skipif(
@@ -311,10 +310,8 @@ def test_with_a_prometheus_its_own_rule_external_labels_and_alertmanager_count(
 
 
 def test_without_an_alertmanager_it_says_so_and_ends_with_1() -> None:
-    with socket.socket() as held:  # so that nobody else can listen there either
-        held.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{held.getsockname()[1]}"
-        code, output = run("test", ALERT, "--alertmanager", f"http://user:secret@{address}")
+    with closed_port() as port:
+        code, output = run("test", ALERT, "--alertmanager", f"http://user:secret@127.0.0.1:{port}")
     assert code == 1
     assert "no connection to http://127.0.0.1:" in output
     assert "secret" not in output

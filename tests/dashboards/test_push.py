@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import socket
 import ssl
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typer.testing import CliRunner
 from dashboards import build, push_cli
 from dashboards.board_diff import differences
 from dashboards.cli import app
+from tests.conftest import closed_port
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -239,9 +239,7 @@ def test_a_grafana_that_hangs_or_is_gone_ends_with_1_in_time(grafana: FakeGrafan
     grafana.delay = 60.0
     code, output = push(grafana, "--timeout", "0.2")
     assert (code, f"{grafana.url} did not answer in time; --timeout gives it more" in output) == (1, True)
-    with socket.socket() as held:  # so that nobody else can listen there either
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+    with closed_port() as port:
         code, output = push(f"http://127.0.0.1:{port}")
     assert (
         code,

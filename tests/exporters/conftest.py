@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import closed_port
+
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
@@ -80,7 +82,6 @@ def dripping() -> Iterator[str]:
 
 @pytest.fixture
 def closed() -> Iterator[str]:
-    """Address where nothing listens. The port is held, so that no other test's server gets it meanwhile."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{held.getsockname()[1]}"
+    """Address where nothing listens."""
+    with closed_port() as port:
+        yield f"http://127.0.0.1:{port}"

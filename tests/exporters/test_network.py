@@ -20,6 +20,7 @@ from exporters.catalog import metric
 from exporters.collectors.network import MAX_PEERS, NetworkCollector
 from exporters.registry import NoData
 from exporters.settings import Settings, parse_peer
+from tests.conftest import closed_port
 
 HERE = Path(__file__).parent
 UP, SECONDS = "exaserve_network_peer_up", "exaserve_network_connect_duration_seconds"
@@ -48,12 +49,10 @@ def listening() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-@pytest.fixture
-def closed_port() -> Iterator[int]:
-    """Where nobody listens, nor can begin to."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
+@pytest.fixture(name="closed_port")
+def a_closed_port() -> Iterator[int]:
+    with closed_port() as port:
+        yield port
 
 
 @pytest.fixture

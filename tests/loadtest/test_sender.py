@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import email.utils
 import json
-import socket
 import ssl
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from loadtest._lib import _clock
 from loadtest._lib._ask import COMPLETIONS, EMBEDDINGS, Ask
 from loadtest._lib._record import Record
 from loadtest._lib._sender import Sender, Settings
+from tests.conftest import closed_port
 from tests.loadtest.scripted import GOOD, Script, Scripted, plain, stream, token
 
 ASK = Ask("chat", {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2})
@@ -215,9 +215,8 @@ def test_a_request_that_takes_too_long_has_failed(script: Script, limit: float, 
 
 
 def test_nobody_listens() -> None:
-    with socket.socket() as held:  # so that nobody else can listen there either
-        held.bind(("127.0.0.1", 0))
-        host = f"http://127.0.0.1:{held.getsockname()[1]}"
+    with closed_port() as port:
+        host = f"http://127.0.0.1:{port}"
         record = Sender(Settings(host=host, model="m", limit=20.0)).send(ASK).record
     assert record is not None
     assert (record.outcome, record.reason, record.detail) == ("failed", "connect", "connection refused")

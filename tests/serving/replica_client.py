@@ -16,8 +16,6 @@ from typing import Any
 
 import httpx
 
-from tests.conftest import free_ports
-
 MODEL = "smollm2-135m"
 LABELS = '{engine="0",model_name="smollm2-135m"}'
 Shape = Any
@@ -63,10 +61,6 @@ def started(argv: list[str], env: dict[str, str], url: str, log: Any) -> Iterato
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def free_port() -> int:
-    return free_ports()
 
 
 def chat(text: str = "What is the capital of France?", **more: Any) -> dict[str, Any]:

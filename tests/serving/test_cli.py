@@ -17,7 +17,7 @@ import yaml
 from typer.testing import CliRunner
 
 from serving import cli
-from tests.conftest import Stack, exaserve
+from tests.conftest import Stack, closed_port, exaserve
 
 pytestmark = pytest.mark.xdist_group("simulated stack")  # one worker sets up what they share
 
@@ -100,9 +100,8 @@ def test_with_nothing_up(tmp_path: Path) -> None:
 
 
 def test_ask_without_a_server_says_so() -> None:
-    with socket.socket() as bound:  # and not listening: nobody else can either
-        bound.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+    with closed_port() as port:
+        url = f"http://127.0.0.1:{port}"
         done = exaserve("ask", "hello", "--url", url)
     assert done.returncode == 1
     assert done.stderr.startswith(f"{url} gave no answer: ")

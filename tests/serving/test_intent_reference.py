@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -21,7 +20,7 @@ from typer.testing import CliRunner
 from exporters.collectors import _reference as reader
 from serving.intent import reference
 from serving.intent.cli import app
-from tests.conftest import free_ports
+from tests.conftest import closed_port, free_ports
 
 PAGE = """# TYPE exaserve_router_classifications_total counter
 exaserve_router_classifications_total{intent="general",stage="first"} 1500.0
@@ -134,9 +133,8 @@ def test_a_page_that_has_no_counts_is_said_and_the_old_file_stays(
 
 def test_nobody_there_and_wrong_usage_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
-    with socket.socket() as s:  # bound and not listening: nobody else can either
-        s.bind(("127.0.0.1", 0))
-        closed = f"http://127.0.0.1:{s.getsockname()[1]}"
+    with closed_port() as port:
+        closed = f"http://127.0.0.1:{port}"
         assert run("save", path, "--router", closed)[0] == 1
     for words, why in (
         (("--router", "ftp://x"), "must be a URL"),

@@ -35,8 +35,9 @@ from serving.engines.model import ensure_default_model
 from serving.engines.simulation.measure import measure
 from serving.engines.simulation.profile import Profile, Times, dump
 from serving.engines.simulation.timing import Timed, load
+from tests.conftest import free_ports
 
-from .replica_client import MODEL, free_port, started
+from .replica_client import MODEL, started
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
@@ -77,7 +78,7 @@ def precede(nice: int) -> None:
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ensure_engine()
     ensure_default_model()
-    port = free_port()
+    port = free_ports()
     config = Config.model_validate({"model": {"precision": "auto"}})
     launch = command(config, 0, port)
     with (

@@ -25,6 +25,7 @@ from serving.router.relay import ends_with_close_frame
 from serving.router.tls import ServerTLS, replica_context
 from serving.router.tls_listener import TLSListener
 from serving.router.websocket import Tunnel, wants_upgrade
+from tests.conftest import closed_port
 from tests.serving.on_loop import run, until
 
 websocket.CONNECT_SECONDS = 20.0  # a connection that this process is slow to make is no replica's failure
@@ -564,9 +565,8 @@ def test_a_replica_that_fails_first_leaves_the_client_to_the_caller(handler: Any
 def test_refused_connections_and_silence_are_told_apart() -> None:
     @run
     async def go() -> None:
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))  # and not listening: nobody else can either
-            async with front(s.getsockname()[1]) as router:
+        with closed_port() as port:
+            async with front(port) as router:
                 reader, _ = await ask(router)
                 assert await reader.readexactly(len(REFUSED)) == REFUSED
                 assert await router.end() == ("failed", "refused")
